@@ -1,0 +1,337 @@
+"""The plots that every chapter draws from. Each returns a Figure; each draws an honest panel when it has no data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from kernels.lab.evidence import Evidence
+from kernels.lab.figures import style
+from kernels.lab.figures.style import INK, MUTED, RULE, look
+
+
+def _timed(df: pd.DataFrame) -> pd.DataFrame:
+    """Rows that carry a validated time; frames without a status column are taken whole."""
+    return df[df["status"] == "ok"] if "status" in df.columns else df
+
+
+def not_recorded(evidence: Evidence | None = None, what: str = "this measurement") -> Figure:
+    """The panel that stands where a measurement is still missing.
+
+    what: completes 'No run of … is recorded yet.'
+    """
+    fig, ax = plt.subplots(figsize=(style.WIDTH, 1.7))
+    ax.set_axis_off()
+    box = {"boxstyle": "round,pad=1.1", "facecolor": "none", "edgecolor": MUTED, "linestyle": (0, (5, 4))}
+    ax.text(
+        0.5, 0.5, f"No run of {what} is recorded yet.\nExecute the chapter on a GPU to fill this figure.",
+        ha="center", va="center", transform=ax.transAxes, color=MUTED, bbox=box, linespacing=1.7,
+    )  # fmt: skip
+    return style.finish(fig, evidence)
+
+
+def lines(
+    df: pd.DataFrame,
+    evidence: Evidence | None = None,
+    *,
+    x: str = "batch",
+    y: str = "median_us",
+    by: str = "impl",
+    x_label: str = "batch (requests)",
+    y_label: str = "time per call (µs)",
+    title: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    low: str | None = "p20_us",
+    high: str | None = "p80_us",
+    log_y: bool = True,
+) -> Figure:
+    """One line per implementation over a log2 axis, labelled at its end; the band is the 20th to 80th percentile.
+
+    df: tidy rows. x, y, by: its columns. labels: value of `by` -> label, where the usual one does not say enough.
+    """
+    data = _timed(df).dropna(subset=[y]) if len(df) else df
+    if data.empty:
+        return not_recorded(evidence, what=title or "this experiment")
+    fig, ax = plt.subplots()
+    ends = []
+    for key, group in data.groupby(by, sort=False):
+        group = group.sort_values(x)
+        mine = look(str(key))
+        ax.plot(group[x], group[y], color=mine.colour, marker=mine.marker or None, linestyle=mine.dash)
+        if low in group.columns and high in group.columns:
+            ax.fill_between(group[x], group[low], group[high], color=mine.colour, alpha=0.18, linewidth=0)
+        name = (labels or {}).get(str(key), mine.label)
+        ends.append((name, group[x].iloc[-1], group[y].iloc[-1], mine.colour))
+    style.log_axis(ax, "x", x_values=sorted(data[x].unique()))
+    if log_y:
+        style.log_axis(ax, "y")
+    else:
+        ax.set_ylim(bottom=0)
+    ax.set(xlabel=x_label, ylabel=y_label)
+    if title:
+        ax.set_title(title)
+    style.label_ends(ax, ends)
+    return style.finish(fig, evidence)
+
+
+def ratio_bars(
+    ratios: Mapping[str, float],
+    evidence: Evidence | None = None,
+    *,
+    x_label: str = "time relative to the peer (less is faster)",
+    goal: float | None = 1.0,
+    goal_label: str = "the peer",
+    title: str | None = None,
+    fmt: str = "{:.2f}×",
+    colours: Mapping[str, str] | None = None,
+) -> Figure:
+    """Horizontal bars of ratios with a line at `goal`.
+
+    ratios: label -> ratio. colours: label -> key of the style table; by default one hue tells which side of the
+    goal a bar is on, and the printed ratio says it again.
+    """
+    ratios = {key: value for key, value in ratios.items() if value is not None and value == value}
+    if not ratios:
+        return not_recorded(evidence, what=title or "this comparison")
+    fig, ax = plt.subplots(figsize=(style.WIDTH, 1.1 + 0.34 * len(ratios)))
+    for row, (label, value) in enumerate(ratios.items()):
+        if colours and label in colours:
+            tint = look(colours[label]).colour
+        else:
+            tint = style.BLUE if goal is None or value <= goal else style.VERMILLION
+        ax.barh(row, value, height=0.62, color=tint)
+        ax.annotate(fmt.format(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+    if goal is not None:
+        ax.axvline(goal, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        ax.annotate(
+            goal_label, (goal, 1), xycoords=("data", "axes fraction"), xytext=(0, 3), textcoords="offset points",
+            ha="center", fontsize=9, color=INK,
+        )  # fmt: skip
+    ax.set_yticks(range(len(ratios)), list(ratios))
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.set_xlim(0, max([*ratios.values(), goal or 0]) * 1.15)
+    ax.set_xlabel(x_label)
+    if title:
+        ax.set_title(title, pad=18 if goal is not None else 6)
+    return style.finish(fig, evidence)
+
+
+def heat_map(
+    grid: pd.DataFrame,
+    evidence: Evidence | None = None,
+    *,
+    x_label: str,
+    y_label: str,
+    unit: str,
+    limit: float | None = None,
+    limit_label: str = "over the limit",
+    fmt: str = "{:,.0f}",
+    log: bool = False,
+    title: str | None = None,
+) -> Figure:
+    """A tile map: rows and columns of `grid` are its axes, every cell prints its value.
+
+    unit: of the values, for the colour bar. limit: cells above it are hatched, so that 'does not fit' needs no colour.
+    """
+    if grid.empty or grid.isna().all(axis=None):
+        return not_recorded(evidence, what=title or "this map")
+    values = grid.to_numpy(dtype=float)
+    fig, ax = plt.subplots(figsize=(style.WIDTH, 1.5 + 0.5 * len(grid)))
+    norm = "log" if log else None
+    image = ax.imshow(values, cmap=style.SEQUENTIAL, aspect="auto", norm=norm)
+    middle = image.norm(values)
+    for row in range(values.shape[0]):
+        for column in range(values.shape[1]):
+            value = values[row, column]
+            if value != value:
+                ax.text(column, row, "–", ha="center", va="center", color=MUTED)
+                continue
+            ink = "white" if middle[row, column] < 0.55 else "black"
+            over = limit is not None and value > limit
+            ax.text(column, row, fmt.format(value), ha="center", va="center", color=ink, fontsize=9)
+            if over:
+                ax.add_patch(
+                    plt.Rectangle(
+                        (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor=style.VERMILLION,
+                        linewidth=1.6,
+                    )  # fmt: skip
+                )
+    ax.set_xticks(range(len(grid.columns)), [style.plain_number(v) if np.isreal(v) else str(v) for v in grid.columns])
+    ax.set_yticks(range(len(grid.index)), [style.plain_number(v) if np.isreal(v) else str(v) for v in grid.index])
+    ax.grid(visible=False)
+    ax.set(xlabel=x_label, ylabel=y_label)
+    bar = fig.colorbar(image, ax=ax, pad=0.02)
+    bar.set_label(unit)
+    bar.outline.set_visible(False)
+    if limit is not None and (values > limit).any():
+        ax.annotate(
+            f"hatched: {limit_label} ({fmt.format(limit)} {unit})", (1, 1), xycoords="axes fraction", xytext=(0, 4),
+            textcoords="offset points", ha="right", fontsize=9, color=style.VERMILLION,
+        )  # fmt: skip
+    if title:
+        ax.set_title(title, pad=18)
+    return style.finish(fig, evidence)
+
+
+def share_bars(
+    shares: pd.DataFrame,
+    evidence: Evidence | None = None,
+    *,
+    x_label: str = "share of the decode step (%)",
+    title: str | None = None,
+) -> Figure:
+    """Stacked bars: one bar per row (a stage), one segment per column (a part), as shares of the row's total.
+
+    shares: non-negative values in any unit. Segments under 4 % keep their place but no number.
+    """
+    if shares.empty or shares.isna().all(axis=None):
+        return not_recorded(evidence, what=title or "this profile")
+    percent = shares.fillna(0).div(shares.fillna(0).sum(axis=1), axis=0) * 100
+    fig, ax = plt.subplots(figsize=(style.WIDTH, 1.5 + 0.55 * len(percent)))
+    left = np.zeros(len(percent))
+    for part in percent.columns:
+        widths = percent[part].to_numpy()
+        tint = look(str(part)).colour
+        ax.barh(range(len(percent)), widths, left=left, height=0.66, color=tint, edgecolor="white", linewidth=0.8)
+        for row, width in enumerate(widths):
+            if width >= 4:
+                ax.text(
+                    left[row] + width / 2, row, f"{width:.0f}", ha="center", va="center", fontsize=9,
+                    color=_ink_on(tint),
+                )  # fmt: skip
+        left += widths
+    _name_segments(ax, percent)
+    ax.set_yticks(range(len(percent)), [look(str(key)).label for key in percent.index])
+    ax.invert_yaxis()
+    ax.grid(visible=False)
+    ax.set_xlim(0, 100)
+    ax.set_xlabel(x_label)
+    if title:
+        ax.set_title(title, pad=30)
+    return style.finish(fig, evidence)
+
+
+def _ink_on(tint: str) -> str:
+    red, green, blue = (int(tint[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+
+
+def _name_segments(ax, percent: pd.DataFrame) -> None:
+    """Name each part above the first bar; names of narrow neighbours alternate between two heights."""
+    edge, last_end, level = 0.0, -100.0, 0
+    for part in percent.columns:
+        width = percent[part].iloc[0]
+        centre = edge + width / 2
+        edge += width
+        label = look(str(part)).label
+        half = len(label) * 0.85
+        level = 1 - level if centre - half < last_end else 0
+        last_end = centre + half
+        ax.annotate(
+            label, (centre, -0.33), xytext=(0, 5 + 12 * level), textcoords="offset points", ha="center",
+            color=look(str(part)).colour, fontsize=9, fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+
+
+def waterfall(
+    steps: Iterable[tuple[str, float]],
+    evidence: Evidence | None = None,
+    *,
+    y_label: str = "decode step (ms)",
+    title: str | None = None,
+    fmt: str = "{:,.1f}",
+    log_y: bool = False,
+) -> Figure:
+    """What each stage takes away: a bar per stage from the previous stage's value down to its own.
+
+    steps: (stage, value) in the campaign's order; the first is the start, a last bar shows what is left.
+    """
+    steps = [(stage, value) for stage, value in steps if value is not None and value == value]
+    if len(steps) < 2:
+        return not_recorded(evidence, what=title or "these stages")
+    fig, ax = plt.subplots()
+    names = [look(stage).label for stage, _ in steps]
+    floor = min(value for _, value in steps) / 3 if log_y else 0.0
+    first = steps[0]
+    ax.bar(0, first[1] - floor, bottom=floor, color=look(first[0]).colour, width=0.62)
+    _above(ax, 0, first[1], fmt.format(first[1]))
+    for position, ((_, before), (stage, after)) in enumerate(zip(steps, steps[1:], strict=False), start=1):
+        ax.bar(position, before - after, bottom=after, color=look(stage).colour, width=0.62)
+        ax.plot([position - 0.69, position + 0.31], [before, before], color=MUTED, linewidth=0.9)
+        factor = before / after
+        _above(ax, position, max(before, after), f"÷ {factor:.2f}" if factor >= 1 else f"× {1 / factor:.2f}")
+    last = steps[-1][1]
+    end = len(steps)
+    ax.plot([end - 1.31, end + 0.31], [last, last], color=MUTED, linewidth=0.9)
+    ax.bar(end, last - floor, bottom=floor, color="none", edgecolor=INK, linewidth=1.4, width=0.62)
+    _above(ax, end, last, fmt.format(last))
+    ax.set_xticks(range(end + 1), [*names, "what is left"])
+    ax.grid(axis="x", visible=False)
+    if log_y:
+        style.log_axis(ax, "y")
+        ax.set_ylim(floor, first[1] * 1.6)
+    else:
+        ax.set_ylim(0, first[1] * 1.12)
+    ax.set_ylabel(y_label)
+    if title:
+        ax.set_title(title)
+    return style.finish(fig, evidence)
+
+
+def _above(ax, x: float, y: float, text: str) -> None:
+    ax.annotate(
+        text, (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9.5, fontweight="bold"
+    )
+
+
+def scatter_prediction(
+    df: pd.DataFrame,
+    evidence: Evidence | None = None,
+    *,
+    predicted: str = "predicted_us",
+    measured: str = "median_us",
+    by: str = "impl",
+    band: float = 0.25,
+    unit: str = "µs",
+    title: str | None = None,
+) -> Figure:
+    """Predicted against measured, log-log, with the line of equality and a band of ±`band` around it.
+
+    df: rows with both columns; the median absolute error is printed in the figure.
+    """
+    data = _timed(df).dropna(subset=[predicted, measured]) if len(df) else df
+    if data.empty:
+        return not_recorded(evidence, what=title or "measured points for this model")
+    fig, ax = plt.subplots(figsize=(5.4, 5.0))
+    low = min(data[predicted].min(), data[measured].min()) / 1.4
+    high = max(data[predicted].max(), data[measured].max()) * 1.4
+    line = np.array([low, high])
+    ax.fill_between(line, line * (1 - band), line * (1 + band), color=RULE, alpha=0.5, linewidth=0)
+    ax.plot(line, line, color=INK, linewidth=1)
+    ax.set(xlim=(low, high), ylim=(low, high))
+    ends = []
+    for key, group in data.groupby(by, sort=False):
+        mine = look(str(key))
+        ax.plot(
+            group[measured], group[predicted], linestyle="none", marker=mine.marker or "o", color=mine.colour,
+            markersize=6, alpha=0.85, label=mine.label,
+        )  # fmt: skip
+        ends.append(mine)
+    style.log_axis(ax, "both")
+    ax.xaxis.set_major_locator(ax.yaxis.get_major_locator().__class__(base=10, subs=(1.0, 2.0, 5.0)))
+    error = float(np.median(np.abs(data[predicted] / data[measured] - 1)))
+    ax.text(
+        0.03, 0.97, f"median error {error:.0%} over {len(data)} points\nband: ±{band:.0%}", transform=ax.transAxes,
+        va="top", fontsize=9, color=MUTED, linespacing=1.5,
+    )  # fmt: skip
+    if len(ends) > 1:
+        ax.legend(loc="lower right", fontsize=9)
+    ax.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
+    if title:
+        ax.set_title(title)
+    return style.finish(fig, evidence)

@@ -1,0 +1,33 @@
+"""Where things lie in the repository. Everything is found from the package, so the working directory is free."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import kernels
+
+
+def root() -> Path:
+    """The repository's root: the folder that holds `kernels`."""
+    return Path(kernels.__file__).resolve().parents[1]
+
+
+def build_runs() -> Path:
+    """Where a GPU run is written while it is measured."""
+    return root() / "_build" / "runs"
+
+
+def recorded_runs() -> Path:
+    """Where finished runs are kept: data/runs/<device>/<run_id>/."""
+    return root() / "data" / "runs"
+
+
+def chapter_notes() -> Path:
+    """Where each executed chapter leaves its JSON for the status page."""
+    return root() / "_build" / "chapters"
+
+
+def device_folder(device_name: str) -> str:
+    """'NVIDIA H200' -> 'nvidia-h200'."""
+    return re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
