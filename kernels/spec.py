@@ -3,6 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+_POINTERS = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
+    torch.uint8: "*u8", torch.int8: "*i8", torch.int32: "*i32", torch.int64: "*i64",
+    torch.float8_e4m3fn: "*fp8e4nv",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class KernelSpec:
@@ -27,23 +35,31 @@ class KernelSpec:
     num_stages: int = 2
 
 
-def make_spec(name: str, fn: Any, types: dict[str, str], constexprs: dict[str, Any], *, divisible=(), num_warps=4,
-              num_stages=2) -> KernelSpec:
-    """Build a `KernelSpec` from the run-time arguments' types; every other argument must be a constexpr.
+def specialise(name: str, fn: Any, arguments: dict[str, Any], *, num_warps: int, num_stages: int) -> KernelSpec:
+    """The specialisation that launching `fn` with `arguments` would compile.
+
+    Triton's launcher turns an integer 1 and an absent pointer into constants, marks addresses and integers that
+    are multiples of 16, and takes 64 bits only where the value needs them. Tensors on the "meta" device stand for
+    aligned memory.
 
     Args:
-        types: run-time argument name to Triton type.
-        constexprs: constexpr argument name to value.
-        divisible: names of the run-time arguments that the launcher would see as multiples of 16.
-
-    Raises:
-        ValueError: an argument of `fn` is in neither, or in both.
+        arguments: every argument of `fn` by name: tensors, integers, floats, None, and its constexprs.
     """
-    names = list(fn.arg_names)
-    missing = [n for n in names if (n in types) == (n in constexprs)]
-    if missing:
-        raise ValueError(f"{name}: arguments {missing} must be given once, as a type or as a constexpr")
-    signature = {n: types.get(n, "constexpr") for n in names}
-    attrs = {(names.index(n),): [["tt.divisibility", 16]] for n in divisible}
-    return KernelSpec(name, fn, signature, {n: constexprs[n] for n in names if n in constexprs}, attrs, num_warps,
-                      num_stages)
+    constexpr_names = {parameter.name for parameter in fn.params if parameter.is_constexpr}
+    signature, constexprs, attrs = {}, {}, {}
+    for position, argument in enumerate(fn.arg_names):
+        value = arguments[argument]
+        if argument in constexpr_names or value is None or (type(value) is int and value == 1):
+            signature[argument], constexprs[argument] = "constexpr", value
+            continue
+        if isinstance(value, torch.Tensor):
+            signature[argument] = _POINTERS[value.dtype]
+            divisible = value.device.type == "meta" or value.data_ptr() % 16 == 0
+        elif isinstance(value, float):
+            signature[argument], divisible = "fp32", False
+        else:
+            signature[argument] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            divisible = value % 16 == 0
+        if divisible:
+            attrs[(position,)] = [["tt.divisibility", 16]]
+    return KernelSpec(name, fn, signature, constexprs, attrs, num_warps, num_stages)

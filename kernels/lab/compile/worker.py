@@ -1,0 +1,167 @@
+"""The process that compiles: imports torch, Triton and the kernels once, then answers requests from a pipe.
+
+It runs with TRITON_INTERPRET=0 whatever its parent does, because a function decorated for the interpreter cannot
+be compiled. One request is a pickled dict with its length before it; so is the answer.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import io
+import json
+import os
+import pickle
+import shutil
+import struct
+import sys
+import tempfile
+import time
+import types
+from pathlib import Path
+
+from kernels.lab.compile import binaries, sass
+from kernels.lab.compile.result import Compiled
+
+
+class InterpretedKernelError(RuntimeError):
+    """The kernel was decorated for Triton's interpreter."""
+
+
+def read_message(stream):
+    """The next message from a pipe; None at its end."""
+    head = stream.read(8)
+    if len(head) < 8:
+        return None
+    (size,) = struct.unpack("<Q", head)
+    body = stream.read(size)
+    return pickle.loads(body) if len(body) == size else None
+
+
+def write_message(stream, message) -> None:
+    body = pickle.dumps(message)
+    stream.write(struct.pack("<Q", len(body)) + body)
+    stream.flush()
+
+
+def _tile(module, values: dict):
+    """The operator's own Tile, or an object with the same attributes for a module that has none."""
+    tile_class = getattr(module, "Tile", None)
+    if tile_class is None and module.__name__.startswith("kernels."):
+        with contextlib.suppress(ImportError):
+            tile_class = getattr(importlib.import_module(module.__name__.rpartition(".")[0] + ".plan"), "Tile", None)
+    return tile_class(**values) if tile_class else types.SimpleNamespace(**values)
+
+
+def spec_of(request: dict):
+    """The `KernelSpec` that the operator's signatures module gives for a request."""
+    module = importlib.import_module(request["module"])
+    spec = module.signature(request["impl"], _tile(module, request["tile"]), **request["options"])
+    if type(spec.fn).__name__ == "InterpretedFunction" or not hasattr(spec.fn, "cache_key"):
+        raise InterpretedKernelError(
+            f"kernel {spec.name!r} was decorated for Triton's interpreter and cannot be compiled: something in "
+            f"{request['module']} sets TRITON_INTERPRET=1 while it is imported; leave the choice to "
+            "kernels.triton_mode.ensure(), which keeps the compiler process's TRITON_INTERPRET=0"
+        )
+    return spec
+
+
+def compile_spec(spec, arch: int):
+    """PTX, cubin, shared bytes and the ptxas log of a `KernelSpec` for compute capability `arch` (120 for sm_120)."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(spec.fn, spec.signature, spec.constexprs, spec.attrs)
+    options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | getattr(spec, "compile_options", {})
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    return kernel.asm["ptx"], kernel.asm["cubin"], kernel.metadata.shared, log.getvalue()
+
+
+def _spec_key(spec, request: dict) -> str:
+    from triton.compiler import ASTSource
+
+    options = getattr(spec, "compile_options", {})
+    identity = [ASTSource(spec.fn, spec.signature, spec.constexprs, spec.attrs).hash(), spec.num_warps, spec.num_stages,
+                sorted(options.items()), request["target"], request["tools"],
+                [request[n] for n in ("op", "impl", "tile", "options")]]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, also while others write the same one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f"{path.suffix}.{os.getpid()}")
+    part.write_text(text)
+    part.replace(path)
+
+
+def answer(request: dict) -> dict:
+    """Compile one request, or find it in the cache; returns `Compiled.as_json`, with files written beside it."""
+    root = Path(request["cache_root"])
+    asked = {name: request[name] for name in ("op", "impl", "tile", "target", "options")}
+    spec = spec_of(request)
+    key = _spec_key(spec, request)
+    base = root / key[:2] / key
+    if base.with_suffix(".json").exists():
+        return json.loads(base.with_suffix(".json").read_text())
+    started = time.perf_counter()
+    ptx, cubin, shared, log = compile_spec(spec, request["arch"])
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = binaries.disassemble(Path(file.name))
+        usage = binaries.resource_usage(Path(file.name))
+    instructions, labels = sass.parse(text)
+    found = sass.loops(instructions, labels)
+    counts = sass.count(instructions)
+    spilled = binaries.spills(log)
+    if spilled is None:
+        # Without a ptxas log, local loads and stores stand in: they include a stack array, should there be one.
+        spilled = {f"spill_{way}_bytes": counts.bytes_of(f"local_{way}") // 32 for way in ("store", "load")}
+    import triton
+
+    result = Compiled(
+        **asked, name=spec.name, num_warps=spec.num_warps, num_stages=spec.num_stages, shared_bytes=shared,
+        max_threads=binaries.threads_per_block(ptx) or 32 * spec.num_warps, counts=counts, loops=tuple(found),
+        main_loop=sass.main_loop(found), key=key, seconds=round(time.perf_counter() - started, 3),
+        triton=triton.__version__, **usage, **spilled,
+    ).as_json()
+    write_text(base.with_suffix(".ptx"), ptx)
+    write_text(base.with_suffix(".sass"), text)
+    write_text(base.with_suffix(".json"), json.dumps(result))
+    return result
+
+
+def reason_of(error: BaseException) -> str:
+    """One paragraph for a table: the error's type and text, with the cause that Triton hides behind its own."""
+    texts = [f"{type(error).__name__}: {error}".strip()]
+    if error.__cause__ is not None:
+        texts.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
+    return " | ".join(" ".join(text.split()) for text in texts)[:1500]
+
+
+def main() -> None:
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests = sys.stdin.buffer
+    scratch = tempfile.mkdtemp(prefix="kernels-compile-")
+    os.environ["TRITON_CACHE_DIR"] = scratch
+    try:
+        while (request := read_message(requests)) is not None:
+            try:
+                reply = {"result": answer(request)}
+            except InterpretedKernelError as error:
+                reply = {"interpreted": str(error)}
+            except BaseException as error:
+                reply = {"error": reason_of(error)}
+            write_message(replies, reply)
+            for entry in os.scandir(scratch):
+                shutil.rmtree(entry.path, ignore_errors=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
