@@ -171,7 +171,7 @@ def heat_map(
     if limit is not None and (values > limit).any():
         ax.annotate(
             f"hatched: {limit_label} ({fmt.format(limit)} {unit})", (1, 1), xycoords="axes fraction", xytext=(0, 4),
-            textcoords="offset points", ha="right", fontsize=9, color=style.VERMILLION,
+            textcoords="offset points", ha="right", fontsize=9, color=style.readable(style.VERMILLION),
         )  # fmt: skip
     if title:
         ax.set_title(title, pad=18)
@@ -234,7 +234,7 @@ def _name_segments(ax, percent: pd.DataFrame) -> None:
         last_end = centre + half
         ax.annotate(
             label, (centre, -0.33), xytext=(0, 5 + 12 * level), textcoords="offset points", ha="center",
-            color=look(str(part)).colour, fontsize=9, fontweight="bold", annotation_clip=False,
+            color=look(str(part)).ink, fontsize=9, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
 
 
@@ -323,7 +323,6 @@ def scatter_prediction(
         )  # fmt: skip
         ends.append(mine)
     style.log_axis(ax, "both")
-    ax.xaxis.set_major_locator(ax.yaxis.get_major_locator().__class__(base=10, subs=(1.0, 2.0, 5.0)))
     error = float(np.median(np.abs(data[predicted] / data[measured] - 1)))
     ax.text(
         0.03, 0.97, f"median error {error:.0%} over {len(data)} points\nband: ±{band:.0%}", transform=ax.transAxes,

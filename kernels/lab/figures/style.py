@@ -12,6 +12,7 @@ import textwrap
 from dataclasses import dataclass
 
 import matplotlib
+import matplotlib.colors
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -35,6 +36,26 @@ class Look:
     colour: str
     marker: str = "o"
     dash: str = "-"
+
+    @property
+    def ink(self) -> str:
+        """The colour for text: as dark as a contrast of 4.5 on white needs."""
+        return readable(self.colour)
+
+
+def readable(tint: str, contrast: float = 4.5) -> str:
+    """`tint` darkened until text in it has the contrast on a white page."""
+    rgb = matplotlib.colors.to_rgb(tint)
+    for step in range(101):
+        shade = tuple(channel * (1 - step / 100) for channel in rgb)
+        if 1.05 / (_luminance(shade) + 0.05) >= contrast:
+            break
+    return matplotlib.colors.to_hex(shade)
+
+
+def _luminance(rgb) -> float:
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 STYLES: dict[str, Look] = {
@@ -144,17 +165,21 @@ def log_axis(ax, axis: str = "both", x_values=None, base: int = 10) -> None:
         ax.set_xscale("log", base=2 if x_values is not None else base)
         if x_values is not None:
             ax.set_xticks(list(x_values), [plain_number(value) for value in x_values])
+            ax.xaxis.set_minor_formatter(NullFormatter())
+            ax.xaxis.minorticks_off()
         else:
-            ax.xaxis.set_major_formatter(FuncFormatter(plain_number))
-        ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.xaxis.minorticks_off()
+            _few_decades(ax.xaxis, ax.get_xlim())
     if axis in ("y", "both"):
         ax.set_yscale("log")
-        low, high = ax.get_ylim()
-        # Less than two decades: also label 2 and 5, or the reader sees one number only.
-        ax.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
-        ax.yaxis.set_major_formatter(FuncFormatter(plain_number))
-        ax.yaxis.set_minor_formatter(NullFormatter())
+        _few_decades(ax.yaxis, ax.get_ylim())
+
+
+def _few_decades(axis, limits) -> None:
+    """Plain numbers; where the axis spans less than 2.5 decades 2 and 5 are labelled too."""
+    low, high = limits
+    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(plain_number))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def label_ends(ax, ends: list[tuple[str, float, float, str]], gap_points: float = 11.5) -> None:
@@ -186,7 +211,7 @@ def label_ends(ax, ends: list[tuple[str, float, float, str]], gap_points: float 
             (right, y),
             xytext=(9, height - original),
             textcoords="offset points",
-            color=tint,
+            color=readable(tint),
             va="center",
             fontsize=9,
             fontweight="bold",
@@ -205,7 +230,7 @@ def finish(fig: Figure, evidence: Evidence | None = None) -> Figure:
     wrapped = textwrap.fill(text, width=int(fig.get_figwidth() * 15.5))
     fig.text(
         0.008, -0.14 / fig.get_figheight(), wrapped, ha="left", va="top", fontsize=8,
-        color=VERMILLION if evidence.stale else MUTED, in_layout=False,
+        color=readable(VERMILLION) if evidence.stale else MUTED,
     )  # fmt: skip
     fig._evidence_line = evidence.line()
     return fig

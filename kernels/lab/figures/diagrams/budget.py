@@ -13,16 +13,16 @@ from kernels.lab.figures.style import finish
 
 SM120_LIMIT = 101_376
 PARTS = {
-    "Q": style.BLUE, "K": style.SKY, "K and V": style.SKY, "V": style.GREEN, "P": style.ORANGE, "scores": style.ORANGE,
-    "scales": style.YELLOW, "indices": style.GREY, "second stage": "#a6d8f3",
+    "Q": style.BLUE, "K": style.SKY, "KV": style.SKY, "V": style.GREEN, "P": style.ORANGE, "scores": style.ORANGE,
+    "scales": style.YELLOW, "indices": style.GREY, "stage 2": "#a6d8f3",
 }  # fmt: skip
 
 
 def by_hand(block_h: int, block_t: int, stages: int = 1, width: int = 512, element_bytes: int = 2) -> dict[str, int]:
     """Bytes that the plain arithmetic asks for: Q, every stage of the KV tile, and the probabilities."""
-    parts = {"Q": block_h * width * element_bytes, "K and V": block_t * width * element_bytes}
+    parts = {"Q": block_h * width * element_bytes, "KV": block_t * width * element_bytes}
     if stages > 1:
-        parts["second stage" if stages == 2 else f"{stages - 1} more stages"] = (
+        parts["stage 2" if stages == 2 else f"{stages - 1} stages"] = (
             (stages - 1) * block_t * width * element_bytes
         )
     parts["P"] = block_h * block_t * element_bytes
@@ -41,7 +41,7 @@ def shared_memory_budget(
     """
     if stacks is None:
         stacks = {
-            f"{h} heads × {t} tokens" + (f"\n{s} stages" if s > 1 else ""): by_hand(h, t, s)
+            f"{h} heads\n{t} tokens\n{s} stage{'s' if s > 1 else ''}": by_hand(h, t, s)
             for h, t, s in ((64, 64, 1), (64, 32, 1), (32, 32, 1), (32, 32, 2), (16, 32, 2))
         }
     fig, ax = plt.subplots(figsize=(style.WIDTH, 3.9))
@@ -52,10 +52,10 @@ def shared_memory_budget(
         for part, size in named.items():
             kib = size / 1024
             tint = PARTS.get(part, style.BROWN if part else style.GREY)
-            ax.bar(column, kib, bottom=base, width=0.62, color=tint, edgecolor="white", linewidth=0.8)
+            ax.bar(column, kib, bottom=base, width=0.7, color=tint, edgecolor="white", linewidth=0.8)
             if kib >= 5.5 and part:
                 ink = "white" if tint in (style.BLUE, style.GREEN, style.BROWN) else "black"
-                ax.text(column, base + kib / 2, f"{part}  {kib:.0f}", ha="center", va="center", fontsize=9, color=ink)
+                ax.text(column, base + kib * 0.42, f"{part}  {kib:.0f}", ha="center", va="center", fontsize=9, color=ink)
             base += kib
         totals.append(base)
     top = max([*totals, limit / 1024]) * 1.16
@@ -64,12 +64,12 @@ def shared_memory_budget(
         ax.annotate(
             f"{total:.0f} KiB\n{'fits' if fits else 'does not fit'}", (column, max(total, 0)), xytext=(0, 4),
             textcoords="offset points", ha="center", fontsize=9, fontweight="bold",
-            color=style.INK if fits else style.VERMILLION,
+            color=style.INK if fits else style.readable(style.VERMILLION),
         )  # fmt: skip
     ax.axhline(limit / 1024, color=style.VERMILLION, linewidth=1.6, linestyle=(0, (5, 3)))
     ax.annotate(
         f"{limit_label}\n{limit / 1024:.0f} KiB ({limit:,} B)", (1.0, limit / 1024), xycoords=("axes fraction", "data"),
-        xytext=(4, 0), textcoords="offset points", color=style.VERMILLION, fontsize=9, va="center", fontweight="bold",
+        xytext=(4, 0), textcoords="offset points", color=style.readable(style.VERMILLION), fontsize=9, va="center", fontweight="bold",
     )  # fmt: skip
     ax.set_xticks(range(len(stacks)), list(stacks))
     ax.set_ylim(0, top)

@@ -34,7 +34,7 @@ def _half(ax, left, programs, per_program, topk, sm_count, tint, title) -> None:
     box(ax, left, bottom, wide, height, "none", f"the same {topk} selected KV rows", edge="none", bold=True, size=9.5)
 
     shown = min(programs, 8)
-    width = wide / 8
+    width = wide / max(shown, 5)
     start = left + (wide - shown * width) / 2
     for index in range(shown):
         x = start + index * width
@@ -46,16 +46,15 @@ def _half(ax, left, programs, per_program, topk, sm_count, tint, title) -> None:
             number = programs - 1 if last else index
             text = (
                 f"head\n{number}" if per_program == 1
-                else f"heads\n{number * per_program}–\n{(number + 1) * per_program - 1}"
+                else f"heads\n{number * per_program}–{(number + 1) * per_program - 1}"
             )  # fmt: skip
             ink = "white" if tint == style.BLUE else "black"
             box(ax, x + 0.05, 4.6, width - 0.1, 1.35, tint, text, ink=ink, size=8.5)
         for target in (0.25, 0.5, 0.75):
             arrow(
-                ax, (left + wide * target, bottom - 0.05), (x + width * (0.3 + 0.4 * target), 6.0), colour=tint,
+                ax, (left + wide * target, bottom - 0.05), (x + width * (0.25 + 0.5 * target), 6.0), colour=tint,
                 width=0.5 if per_program == 1 else 1.2, head=5,
             )  # fmt: skip
-    say(ax, left + wide / 2, 6.85, "", ha="center")
     text = f"each row is read {programs} {'times' if programs != 1 else 'time'}"
     ax.text(
         left + wide / 2, 7.1, text, ha="center", va="center", fontsize=10, fontweight="bold", color=style.INK,
@@ -68,9 +67,9 @@ def _half(ax, left, programs, per_program, topk, sm_count, tint, title) -> None:
     pitch = wide / columns
     for index in range(sm_count):
         column, line = index % columns, index // columns
-        face = tint if index < busy else "#dfe3e8"
+        face = tint if index < busy else "#cdd3da"
         box(ax, left + column * pitch, 2.9 - line * pitch * 1.9, pitch * 0.78, pitch * 1.5, face, edge="none")
-    say(ax, left, 3.75, f"{busy} of {sm_count} SMs have a program at batch 1", size=9.5)
+    say(ax, left, 3.9, f"{busy} of {sm_count} SMs have a program at batch 1", size=9.5)
     floor = 2.9 - lines * pitch * 1.9
     work = "multiply and sum on CUDA cores" if per_program == 1 else "one matrix product on tensor cores"
     say(ax, left, floor - 0.25, f"a program's scores: {per_program} × 512 by 512 × tile,\n{work}", size=9.5, va="top")

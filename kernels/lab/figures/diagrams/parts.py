@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from kernels.lab.figures.style import INK, MUTED, WIDTH
+from kernels.lab.figures.style import INK, MUTED, WIDTH, readable
 
 
 def canvas(height: float, xlim: tuple[float, float], ylim: tuple[float, float], width: float = WIDTH):
@@ -57,7 +57,8 @@ def span(ax, x0, x1, y, text, *, colour=MUTED, below=False, size=8.5, tick=0.08)
 
 
 def say(ax, x, y, text, *, size=9.0, colour=INK, ha="left", va="center", bold=False):
-    """Text at a point."""
+    """Text at a point, in a shade of `colour` that can be read."""
+    colour = readable(colour)
     ax.text(
         x, y, text, fontsize=size, color=colour, ha=ha, va=va, fontweight="bold" if bold else "normal", linespacing=1.4
     )

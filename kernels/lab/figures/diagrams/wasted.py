@@ -36,9 +36,13 @@ def wasted_area(
     span(ax, 0, limit, -0.32, f"cap: {cap:,}", below=True, tick=0.12)
     ax.text(
         0.64, rows / 2 - 0.14, f"uncapped: scored and thrown away\n{1 - useful:.0%} of the work", ha="center", va="center",
-        fontsize=10.5, fontweight="bold", color=style.VERMILLION, linespacing=1.5,
+        fontsize=10.5, fontweight="bold", color=style.readable(style.VERMILLION), linespacing=1.5,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 6},
     )  # fmt: skip
-    say(ax, 0.33, -0.75, "■ live positions", colour=style.BLUE, bold=True)
-    say(ax, 0.53, -0.75, f"■ still scored under the cap ({1 - capped:.0%} waste)", colour="#9A6A00", bold=True)
+    for x, tint, text in (
+        (0.30, style.BLUE, "live positions"),
+        (0.53, style.ORANGE, f"scored in vain even with the cap: {1 - capped:.0%}"),
+    ):
+        ax.barh(-1.02, 0.018, left=x, height=0.42, align="edge", color=tint)
+        say(ax, x + 0.028, -0.81, text, size=9)
     return fig
