@@ -1,7 +1,7 @@
 """What the first cell of every chapter calls: it settles the device, shows the badge and hands over a `Lab`.
 
-    from kernels.lab import chapter
-    lab = chapter.start("01-baseline-simt", device=device, profile=profile)
+from kernels.lab import chapter
+lab = chapter.start("01-baseline-simt", device=device, profile=profile)
 """
 
 from __future__ import annotations
@@ -87,17 +87,23 @@ class Lab:
 
         self._note(evidence, "figure")
         style.finish(fig, evidence)
-        _display({"image/svg+xml": style.svg(fig), "text/plain": getattr(fig, "_evidence_line", None) or "figure"})
+        _display(
+            {"image/svg+xml": style.svg(fig), "text/plain": getattr(fig, "_evidence_line", None) or "figure"}
+        )
         plt.close(fig)
 
-    def table(self, df, name: str, caption: str, evidence: Evidence | None = None, formats=None, **options) -> None:
+    def table(
+        self, df, name: str, caption: str, evidence: Evidence | None = None, formats=None, **options
+    ) -> None:
         """Show a numbered table; see `kernels.lab.figures.tables.table` for the arguments."""
         from kernels.lab.figures import tables
 
         self._note(evidence, name)
         _display({"text/markdown": tables.table(df, name, caption, evidence, formats, **options)})
 
-    def glue(self, name: str, value: Any, fmt: str = "{}", evidence: Evidence | None = None, show_kind=True) -> str:
+    def glue(
+        self, name: str, value: Any, fmt: str = "{}", evidence: Evidence | None = None, show_kind=True
+    ) -> str:
         """Store a computed number for `{glue:text}` in prose; see `kernels.lab.evidence.glue`."""
         self._note(evidence, name)
         return proof.glue(name, value, fmt, evidence, show_kind)
@@ -157,7 +163,9 @@ def start(name: str, device: str = "auto", profile: str = "quick") -> Lab:
     """
     if profile not in PROFILES:
         raise ValueError(f"profile={profile!r} is unknown; accepted: {', '.join(PROFILES)}")
-    resolved = triton_mode.choose(device)  # before any kernel module is imported: it decides how they are decorated
+    resolved = triton_mode.choose(
+        device
+    )  # before any kernel module is imported: it decides how they are decorated
 
     import numpy
     import torch
@@ -200,7 +208,9 @@ def _badge(name: str, device_name: str, commit: str | None, profile: str, versio
         ("profile", profile),
         *((package, version) for package, version in versions.items()),
     ]
-    cells = " · ".join(f'<span class="lab-badge-item">{key} <strong>{escape(value)}</strong></span>' for key, value in items)
+    cells = " · ".join(
+        f'<span class="lab-badge-item">{key} <strong>{escape(value)}</strong></span>' for key, value in items
+    )
     return f'<div class="lab-badge" role="note" aria-label="how this page was executed">{cells}</div>\n'
 
 
@@ -234,7 +244,9 @@ def source_block(
     for piece in [highlight] if isinstance(highlight, str) else highlight:
         hits = [number for number, line in enumerate(lines, start=1) if piece in line]
         if not hits:
-            raise ValueError(f"highlight={piece!r} occurs in no line of {name}; accepted: text of the shown source")
+            raise ValueError(
+                f"highlight={piece!r} occurs in no line of {name}; accepted: text of the shown source"
+            )
         marked += hits
     try:
         shown = file.relative_to(place.root()).as_posix()
@@ -243,13 +255,19 @@ def source_block(
     indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     body = "".join(line[indent:] if line.strip() else "\n" for line in lines).rstrip("\n")
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
-    head = [f"{fence}{{code-block}} python", f":caption: {shown}, from line {first}", f":lineno-start: {first}"]
+    head = [
+        f"{fence}{{code-block}} python",
+        f":caption: {shown}, from line {first}",
+        f":lineno-start: {first}",
+    ]
     if marked:
         head.append(":emphasize-lines: " + ",".join(map(str, sorted(set(marked)))))
     return "\n".join([*head, "", body, fence, ""])
 
 
-def _excerpt(lines: list[str], first: int, start: str | None, end: str | None, name: str) -> tuple[list[str], int]:
+def _excerpt(
+    lines: list[str], first: int, start: str | None, end: str | None, name: str
+) -> tuple[list[str], int]:
     low, high = 0, len(lines)
     if start is not None:
         low = next((i for i, line in enumerate(lines) if start in line), -1)
@@ -258,5 +276,7 @@ def _excerpt(lines: list[str], first: int, start: str | None, end: str | None, n
     if end is not None:
         high = next((i + 1 for i, line in enumerate(lines) if i >= low and end in line), -1)
         if high < 0:
-            raise ValueError(f"end={end!r} occurs in no line of {name} after start; accepted: text of its source")
+            raise ValueError(
+                f"end={end!r} occurs in no line of {name} after start; accepted: text of its source"
+            )
     return lines[low:high], first + low

@@ -44,7 +44,13 @@ class Evidence:
         """The caption line, e.g. 'Recorded on NVIDIA H200 · 2026-11-29 · commit abc1234'."""
         if not self.available:
             return f"Not recorded yet · {self.note}" if self.note else "Not recorded yet"
-        joint = {"measured": " on ", "recorded": " on ", "compiled": " for ", "predicted": " for ", "published": ": "}
+        joint = {
+            "measured": " on ",
+            "recorded": " on ",
+            "compiled": " for ",
+            "predicted": " for ",
+            "published": ": ",
+        }
         head = self.kind.capitalize()
         if self.kind == "published":
             head += joint["published"] + (self.note or "source not named")
@@ -108,13 +114,19 @@ def in_prose(value: Any, fmt: str = "{}", evidence: Evidence | None = None, show
     value: anything `fmt` formats, or None when it does not exist. fmt: a format string such as '{:.1f} µs'.
     evidence: None for exact arithmetic. Without a value the text is 'not recorded yet'.
     """
-    if value is None or (isinstance(value, float) and value != value) or (evidence and not evidence.available):
+    if (
+        value is None
+        or (isinstance(value, float) and value != value)
+        or (evidence and not evidence.available)
+    ):
         return NOT_RECORDED
     text = fmt.format(value)
     return f"{text} ({evidence.kind})" if evidence is not None and show_kind else text
 
 
-def glue(name: str, value: Any, fmt: str = "{}", evidence: Evidence | None = None, show_kind: bool = True) -> str:
+def glue(
+    name: str, value: Any, fmt: str = "{}", evidence: Evidence | None = None, show_kind: bool = True
+) -> str:
     """Store a computed number under `name`, so that prose prints it with `{glue:text}`.
 
     name: unique in the book, e.g. 'ch01-ratio'. Returns the text. Outside a notebook nothing else happens.

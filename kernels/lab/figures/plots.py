@@ -104,7 +104,14 @@ def ratio_bars(
         else:
             tint = style.BLUE if goal is None or value <= goal else style.VERMILLION
         ax.barh(row, value, height=0.62, color=tint)
-        ax.annotate(fmt.format(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+        ax.annotate(
+            fmt.format(value),
+            (value, row),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
     if goal is not None:
         ax.axvline(goal, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         ax.annotate(
@@ -157,12 +164,21 @@ def heat_map(
             if over:
                 ax.add_patch(
                     plt.Rectangle(
-                        (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor=style.VERMILLION,
+                        (column - 0.5, row - 0.5),
+                        1,
+                        1,
+                        fill=False,
+                        hatch="////",
+                        edgecolor=style.VERMILLION,
                         linewidth=1.6,
                     )  # fmt: skip
                 )
-    ax.set_xticks(range(len(grid.columns)), [style.plain_number(v) if np.isreal(v) else str(v) for v in grid.columns])
-    ax.set_yticks(range(len(grid.index)), [style.plain_number(v) if np.isreal(v) else str(v) for v in grid.index])
+    ax.set_xticks(
+        range(len(grid.columns)), [style.plain_number(v) if np.isreal(v) else str(v) for v in grid.columns]
+    )
+    ax.set_yticks(
+        range(len(grid.index)), [style.plain_number(v) if np.isreal(v) else str(v) for v in grid.index]
+    )
     ax.grid(visible=False)
     ax.set(xlabel=x_label, ylabel=y_label)
     bar = fig.colorbar(image, ax=ax, pad=0.02)
@@ -197,7 +213,9 @@ def share_bars(
     for part in percent.columns:
         widths = percent[part].to_numpy()
         tint = look(str(part)).colour
-        ax.barh(range(len(percent)), widths, left=left, height=0.66, color=tint, edgecolor="white", linewidth=0.8)
+        ax.barh(
+            range(len(percent)), widths, left=left, height=0.66, color=tint, edgecolor="white", linewidth=0.8
+        )
         for row, width in enumerate(widths):
             if width >= 4:
                 ax.text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,9 +14,14 @@ def root() -> Path:
     return Path(kernels.__file__).resolve().parents[1]
 
 
+def build() -> Path:
+    """The build folder; BOOK_BUILD_DIR names another one than `_build`."""
+    return Path(os.environ.get("BOOK_BUILD_DIR") or root() / "_build")
+
+
 def build_runs() -> Path:
     """Where a GPU run is written while it is measured."""
-    return root() / "_build" / "runs"
+    return build() / "runs"
 
 
 def recorded_runs() -> Path:
@@ -25,9 +31,17 @@ def recorded_runs() -> Path:
 
 def chapter_notes() -> Path:
     """Where each executed chapter leaves its JSON for the status page."""
-    return root() / "_build" / "chapters"
+    return build() / "chapters"
 
 
 def device_folder(device_name: str) -> str:
     """'NVIDIA H200' -> 'nvidia-h200'."""
     return re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write under another name and rename, so that a reader never meets half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)

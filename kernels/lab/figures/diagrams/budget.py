@@ -18,7 +18,9 @@ PARTS = {
 }  # fmt: skip
 
 
-def by_hand(block_h: int, block_t: int, stages: int = 1, width: int = 512, element_bytes: int = 2) -> dict[str, int]:
+def by_hand(
+    block_h: int, block_t: int, stages: int = 1, width: int = 512, element_bytes: int = 2
+) -> dict[str, int]:
     """Bytes that the plain arithmetic asks for: Q, every stage of the KV tile, and the probabilities."""
     parts = {"Q": block_h * width * element_bytes, "KV": block_t * width * element_bytes}
     if stages > 1:
@@ -55,7 +57,15 @@ def shared_memory_budget(
             ax.bar(column, kib, bottom=base, width=0.7, color=tint, edgecolor="white", linewidth=0.8)
             if kib >= 5.5 and part:
                 ink = "white" if tint in (style.BLUE, style.GREEN, style.BROWN) else "black"
-                ax.text(column, base + kib * 0.42, f"{part}  {kib:.0f}", ha="center", va="center", fontsize=9, color=ink)
+                ax.text(
+                    column,
+                    base + kib * 0.42,
+                    f"{part}  {kib:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=9,
+                    color=ink,
+                )
             base += kib
         totals.append(base)
     top = max([*totals, limit / 1024]) * 1.16

@@ -18,7 +18,16 @@ def grid_and_sms(heads: int = 64, head_group: int = 32, topk: int = 512, sm_coun
     groups = heads // head_group
     fig, ax = canvas(4.9, (0, 14), (0, 10.4))
     _half(ax, 0.0, heads, 1, topk, sm_count, style.VERMILLION, "One program per head")
-    _half(ax, 7.3, groups, head_group, topk, sm_count, style.BLUE, f"One program per group of {head_group} heads")
+    _half(
+        ax,
+        7.3,
+        groups,
+        head_group,
+        topk,
+        sm_count,
+        style.BLUE,
+        f"One program per group of {head_group} heads",
+    )
     ax.plot([6.9, 6.9], [0.2, 10.2], color=style.RULE, linewidth=1)
     return fig
 
@@ -31,7 +40,18 @@ def _half(ax, left, programs, per_program, topk, sm_count, tint, title) -> None:
     cells = 16
     for index in range(cells):
         box(ax, left + index * wide / cells, bottom, wide / cells, height, style.SKY)
-    box(ax, left, bottom, wide, height, "none", f"the same {topk} selected KV rows", edge="none", bold=True, size=9.5)
+    box(
+        ax,
+        left,
+        bottom,
+        wide,
+        height,
+        "none",
+        f"the same {topk} selected KV rows",
+        edge="none",
+        bold=True,
+        size=9.5,
+    )
 
     shown = min(programs, 8)
     width = wide / max(shown, 5)
@@ -72,4 +92,11 @@ def _half(ax, left, programs, per_program, topk, sm_count, tint, title) -> None:
     say(ax, left, 3.9, f"{busy} of {sm_count} SMs have a program at batch 1", size=9.5)
     floor = 2.9 - lines * pitch * 1.9
     work = "multiply and sum on CUDA cores" if per_program == 1 else "one matrix product on tensor cores"
-    say(ax, left, floor - 0.25, f"a program's scores: {per_program} × 512 by 512 × tile,\n{work}", size=9.5, va="top")
+    say(
+        ax,
+        left,
+        floor - 0.25,
+        f"a program's scores: {per_program} × 512 by 512 × tile,\n{work}",
+        size=9.5,
+        va="top",
+    )

@@ -25,7 +25,9 @@ def box(ax, x, y, width, height, face, text="", *, ink="black", size=9.0, edge="
             linewidth=line, alpha=alpha,
         )  # fmt: skip
     else:
-        patch = Rectangle((x, y), width, height, facecolor=face, edgecolor=edge, linewidth=line, hatch=hatch, alpha=alpha)
+        patch = Rectangle(
+            (x, y), width, height, facecolor=face, edgecolor=edge, linewidth=line, hatch=hatch, alpha=alpha
+        )
     ax.add_patch(patch)
     if text:
         ax.text(
@@ -39,8 +41,15 @@ def arrow(ax, start, end, colour=MUTED, width=1.2, bend=0.0, head=9):
     """An arrow between two points; bend curves it."""
     ax.add_patch(
         FancyArrowPatch(
-            start, end, arrowstyle="-|>", mutation_scale=head, color=colour, linewidth=width,
-            connectionstyle=f"arc3,rad={bend}", shrinkA=0, shrinkB=1,
+            start,
+            end,
+            arrowstyle="-|>",
+            mutation_scale=head,
+            color=colour,
+            linewidth=width,
+            connectionstyle=f"arc3,rad={bend}",
+            shrinkA=0,
+            shrinkB=1,
         )  # fmt: skip
     )
 
@@ -60,5 +69,13 @@ def say(ax, x, y, text, *, size=9.0, colour=INK, ha="left", va="center", bold=Fa
     """Text at a point, in a shade of `colour` that can be read."""
     colour = readable(colour)
     ax.text(
-        x, y, text, fontsize=size, color=colour, ha=ha, va=va, fontweight="bold" if bold else "normal", linespacing=1.4
+        x,
+        y,
+        text,
+        fontsize=size,
+        color=colour,
+        ha=ha,
+        va=va,
+        fontweight="bold" if bold else "normal",
+        linespacing=1.4,
     )

@@ -16,7 +16,12 @@ def split_and_combine(topk: int = 512, num_splits: int = 4) -> Figure:
     if not 2 <= num_splits <= 6:
         raise ValueError(f"num_splits={num_splits} cannot be drawn; accepted: 2 to 6")
     fig, ax = canvas(4.6, (0, 14.4), (0, 10))
-    steps = ((0.0, "1  split the tokens"), (4.1, "2  attend, one block each"), (8.6, "3  partials"), (11.5, "4  combine"))
+    steps = (
+        (0.0, "1  split the tokens"),
+        (4.1, "2  attend, one block each"),
+        (8.6, "3  partials"),
+        (11.5, "4  combine"),
+    )
     for x, text in steps:
         say(ax, x, 9.4, text, bold=True, size=10, va="baseline")
     lane = 8.4 / num_splits

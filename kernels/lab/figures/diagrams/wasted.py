@@ -11,14 +11,18 @@ from kernels.lab.figures.diagrams.parts import canvas, say, span
 
 
 def wasted_area(
-    live: Sequence[int] = (8_192, 24_576, 3_072, 12_288, 40_960, 6_144), max_context: int = 262_144, cap: int = 65_536
+    live: Sequence[int] = (8_192, 24_576, 3_072, 12_288, 40_960, 6_144),
+    max_context: int = 262_144,
+    cap: int = 65_536,
 ) -> Figure:
     """One row a request, drawn to scale: live positions, the capped rest, and what the cap avoids.
 
     live: live context of each request. max_context: configured context. cap: bucket that covers the longest request.
     """
     if not 0 < max(live) <= cap <= max_context:
-        raise ValueError(f"live={list(live)}, cap={cap}, max_context={max_context}; accepted: live <= cap <= max_context")
+        raise ValueError(
+            f"live={list(live)}, cap={cap}, max_context={max_context}; accepted: live <= cap <= max_context"
+        )
     rows = len(live)
     fig, ax = canvas(3.3, (-0.085, 1.01), (-1.6, rows + 1.15))
     limit = cap / max_context
