@@ -1,0 +1,35 @@
+"""Settings of every test: interpreted kernels by default, compiled ones under `-m gpu`."""
+
+import os
+
+import pytest
+
+
+def pytest_configure(config):
+    # Before any kernel module is imported: Triton decides at decoration. `make test` must mean the same on
+    # every machine, so a GPU counts only where it is asked for.
+    if config.getoption("markexpr", "") != "gpu":
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    if hasattr(config, "workerinput"):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from hypothesis import settings
+
+    # The interpreter is slow and its first call slower; the same examples on every machine.
+    settings.register_profile("book", deadline=None, derandomize=True, max_examples=25)
+    settings.load_profile("book")
+
+
+def pytest_collection_modifyitems(items):
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if not gpu_items:
+        return
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        reason = "kernels are interpreted in this run: make test-gpu"
+    else:
+        import torch
+
+        if torch.cuda.is_available():
+            return
+        reason = "no CUDA device"
+    for item in gpu_items:
+        item.add_marker(pytest.mark.skip(reason=reason))
