@@ -68,7 +68,9 @@ class Lab:
         return frame, evidence
 
     def counters(self, experiment: str):
-        """(DataFrame, Evidence) of hardware counters: read with ncu now on a GPU, otherwise the newest record."""
+        """(DataFrame, Evidence) of hardware counters: read with ncu now on a GPU, otherwise the newest
+        record.
+        """
         from kernels.lab import counters
 
         frame, evidence = counters.results(experiment, self)
@@ -117,8 +119,8 @@ class Lab:
     ) -> None:
         """Show a function's own source as a code block with its file and line numbers.
 
-        function: a Python function, a class or a Triton kernel. highlight: pieces of text; each line that contains
-        one is marked. start, end: pieces of text that bound the excerpt (both lines are shown).
+        function: a Python function, a class or a Triton kernel. highlight: pieces of text; each line that
+        contains one is marked. start, end: pieces of text that bound the excerpt (both lines are shown).
         Raises ValueError when a piece occurs in no line, so that a chapter cannot drift from its kernel.
         """
         _display({"text/markdown": source_block(function, highlight, start, end)})

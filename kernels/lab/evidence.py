@@ -23,9 +23,9 @@ NOT_RECORDED = "not recorded yet"
 class Evidence:
     """Where a result comes from.
 
-    kind: one of `KINDS`. device: its name, or None. date_utc: "2026-11-29", or None. commit: short hash, or None.
-    note: one clause for the reader, e.g. the source of a published figure. stale: why the record no longer
-    describes the kernels beside it, or None. available: False when there is nothing to show yet.
+    kind: one of `KINDS`. device: its name, or None. date_utc: "2026-11-29", or None. commit: short hash, or
+    None. note: one clause for the reader, e.g. the source of a published figure. stale: why the record no
+    longer describes the kernels beside it, or None. available: False when there is nothing to show yet.
     """
 
     kind: str

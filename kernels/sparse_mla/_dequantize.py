@@ -36,6 +36,17 @@ fma.rn.bf16x2 $1, high, $4, b;
 
 
 @triton.jit
+def to_bfloat16(x):
+    """float32 to bfloat16, to nearest even. The interpreter's own conversion truncates, so it rounds by hand."""
+    if INTERPRETED:
+        bits = x.to(tl.uint32, bitcast=True)
+        bits += 0x7FFF + ((bits >> 16) & 1)
+        return (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    else:
+        return x.to(tl.bfloat16)
+
+
+@triton.jit
 def decode_scale(byte):
     """UE8M0 bytes (any integer type) to the bfloat16 power of two 2**(byte - 127); byte 0 gives 0."""
     return (byte.to(tl.int16) << 7).to(tl.bfloat16, bitcast=True)
@@ -48,6 +59,7 @@ def dequantize(raw, scale):
     if INTERPRETED:
         value = raw.to(tl.float8e4nv, bitcast=True).to(tl.float32)
         return (value * scale.to(tl.float32)).to(tl.bfloat16)
-    return tl.inline_asm_elementwise(
-        _PACKED, "=r,=r,r,r,r", [raw, scale], dtype=tl.bfloat16, is_pure=True, pack=4
-    )
+    else:
+        return tl.inline_asm_elementwise(
+            _PACKED, "=r,=r,r,r,r", [raw, scale], dtype=tl.bfloat16, is_pure=True, pack=4
+        )

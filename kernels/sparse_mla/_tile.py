@@ -7,7 +7,7 @@ two and padding 448 to 512 would multiply zeros.
 import triton
 import triton.language as tl
 
-from kernels.sparse_mla._dequantize import INTERPRETED, decode_scale, dequantize
+from kernels.sparse_mla._dequantize import INTERPRETED, decode_scale, dequantize, to_bfloat16
 
 
 @triton.jit
@@ -15,7 +15,8 @@ def dot(a, b, acc):
     """`acc + a @ b` in float32. The interpreter multiplies bfloat16 as integers, so it gets float32 operands."""
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), acc)
-    return tl.dot(a, b, acc)
+    else:
+        return tl.dot(a, b, acc)
 
 
 @triton.jit
@@ -62,10 +63,11 @@ def load_rope(cache_ptr, token, valid, ALIGNED: tl.constexpr):
     row = cache_ptr + token[:, None] + 448
     if ALIGNED:
         return tl.load(row.to(tl.pointer_type(tl.bfloat16)) + column, mask=valid[:, None], other=0.0)
-    # A cache that starts at an odd byte: two byte loads a value
-    low = tl.load(row + 2 * column, mask=valid[:, None], other=0).to(tl.int16)
-    high = tl.load(row + 2 * column + 1, mask=valid[:, None], other=0).to(tl.int16)
-    return (low | (high << 8)).to(tl.bfloat16, bitcast=True)
+    else:
+        # A cache that starts at an odd byte: two byte loads a value
+        low = tl.load(row + 2 * column, mask=valid[:, None], other=0).to(tl.int16)
+        high = tl.load(row + 2 * column + 1, mask=valid[:, None], other=0).to(tl.int16)
+        return (low | (high << 8)).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
@@ -118,7 +120,7 @@ def attend(
         scores = tl.where(valid[None, :], scores * scale_log2, -float("inf"))
 
         weights, rescale, m, total = update_online_softmax(scores, m, total)
-        p = weights.to(tl.bfloat16)
+        p = to_bfloat16(weights)
         acc_a = dot(p, k_a, acc_a * rescale[:, None])
         acc_b = dot(p, k_b, acc_b * rescale[:, None])
         acc_c = dot(p, k_c, acc_c * rescale[:, None])
@@ -127,15 +129,24 @@ def attend(
 
 
 @triton.jit
+def convert(x, dtype: tl.constexpr):
+    """float32 `x` as `dtype`, bfloat16 or float32."""
+    if dtype == tl.bfloat16:
+        return to_bfloat16(x)
+    else:
+        return x
+
+
+@triton.jit
 def store_blocks(ptr, head, heads, stride_head, acc_a, acc_b, acc_c, acc_r, factor):
     """Store the four column blocks times `factor` `[BLOCK_H]`, each head's 512 numbers in one row."""
     row = ptr + head[:, None].to(tl.int64) * stride_head
     mask = head[:, None] < heads
-    dtype = ptr.dtype.element_ty
-    tl.store(row + tl.arange(0, 256)[None, :], (acc_a * factor[:, None]).to(dtype), mask=mask)
-    tl.store(row + (256 + tl.arange(0, 128))[None, :], (acc_b * factor[:, None]).to(dtype), mask=mask)
-    tl.store(row + (384 + tl.arange(0, 64))[None, :], (acc_c * factor[:, None]).to(dtype), mask=mask)
-    tl.store(row + (448 + tl.arange(0, 64))[None, :], (acc_r * factor[:, None]).to(dtype), mask=mask)
+    factor = factor[:, None]
+    tl.store(row + tl.arange(0, 256)[None, :], convert(acc_a * factor, ptr.dtype.element_ty), mask=mask)
+    tl.store(row + (256 + tl.arange(0, 128))[None, :], convert(acc_b * factor, ptr.dtype.element_ty), mask=mask)
+    tl.store(row + (384 + tl.arange(0, 64))[None, :], convert(acc_c * factor, ptr.dtype.element_ty), mask=mask)
+    tl.store(row + (448 + tl.arange(0, 64))[None, :], convert(acc_r * factor, ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -144,7 +155,8 @@ def sink_weight(sink_ptr, head, heads, m, HAS_SINK: tl.constexpr):
     if HAS_SINK:
         sink = tl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
         return tl.exp2(sink - tl.where(m == -float("inf"), 0.0, m))
-    return tl.zeros_like(m)
+    else:
+        return tl.zeros_like(m)
 
 
 @triton.jit

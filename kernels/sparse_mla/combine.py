@@ -8,6 +8,8 @@ candidates: its output was never written and is not read. One program a head, so
 import triton
 import triton.language as tl
 
+from kernels.sparse_mla._dequantize import to_bfloat16
+
 
 @triton.jit
 def combine_kernel(
@@ -45,6 +47,6 @@ def combine_kernel(
         denominator += tl.exp2(tl.load(sink_ptr + head) * 1.4426950408889634 - reference)
     empty = total == 0.0
     acc = tl.where(empty, 0.0, acc / tl.where(empty, 1.0, denominator))
-    tl.store(out_ptr + row * stride_out_row + head * stride_out_head + column, acc.to(out_ptr.dtype.element_ty))
+    tl.store(out_ptr + row * stride_out_row + head * stride_out_head + column, to_bfloat16(acc))
     lse = (m + tl.log2(tl.where(empty, 1.0, total))) * 0.6931471805599453
     tl.store(lse_ptr + row * stride_lse_row + head, tl.where(empty, float("inf"), lse))

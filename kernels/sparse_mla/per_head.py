@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kernels.sparse_mla._dequantize import to_bfloat16
 from kernels.sparse_mla._tile import load_length
 from kernels.sparse_mla.serial import attend_serial
 from kernels.sparse_mla.simt import attend_tiles
@@ -26,8 +27,8 @@ def store_row(out_ptr, lse_ptr, sink_ptr, head, acc_nope, acc_rope, m, total, HA
         denominator += tl.exp2(sink - tl.where(m == -float("inf"), 0.0, m))
     factor = tl.where(empty, 0.0, 1.0 / tl.where(empty, 1.0, denominator))
     column = tl.arange(0, 512)
-    tl.store(out_ptr + column, (acc_nope * factor).to(tl.bfloat16), mask=column < 448)
-    tl.store(out_ptr + 448 + tl.arange(0, 64), (acc_rope * factor).to(tl.bfloat16))
+    tl.store(out_ptr + column, to_bfloat16(acc_nope * factor), mask=column < 448)
+    tl.store(out_ptr + 448 + tl.arange(0, 64), to_bfloat16(acc_rope * factor))
     lse = (m + tl.log2(tl.where(empty, 1.0, total))) * 0.6931471805599453
     tl.store(lse_ptr, tl.where(empty, float("inf"), lse))
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from kernels.lab.compile import pool, worker
 from kernels.lab.compile.classes import CLASSES
 from kernels.lab.compile.legality import legal
-from kernels.lab.compile.request import Request, cache_root, make_request, tools_hash
+from kernels.lab.compile.request import Request, cache_root, make_request, source_hash, tools_hash
 from kernels.lab.compile.result import Compiled, cached, from_json
 from kernels.lab.compile.sass import Counts, Loop
 from kernels.lab.compile.worker import InterpretedKernelError
@@ -49,11 +49,12 @@ def compile_many(requests) -> list[Compiled]:
         requests: `Request` objects, or mappings with the arguments of `compile_kernel` by name.
     """
     requests = [r if isinstance(r, Request) else make_request(**r) for r in requests]
-    keys = [request.key() for request in requests]
+    hashes = {module: source_hash(module) for module in {r.module for r in requests}}
+    keys = [request.key(hashes[request.module]) for request in requests]
     by_key = dict(zip(keys, requests, strict=True))
     known = {key: found for key in by_key if (found := _look_up(key)) is not None}
     missing = [key for key in by_key if key not in known]
-    replies = pool.ask_all([_message(by_key[key]) for key in missing]) if missing else []
+    replies = pool.ask_all([_message(by_key[key]) for key in missing], str(sorted(hashes.items()))) if missing else []
     for key, reply in zip(missing, replies, strict=True):
         if "interpreted" in reply:
             raise InterpretedKernelError(reply["interpreted"])
@@ -87,10 +88,11 @@ def _receive(request: Request, key: str, reply: dict) -> Compiled:
         entry = {"key": compiled.key}
     else:
         failed = Compiled(request.op, request.impl, request.tile, request.target, dict(request.options or {}))
-        compiled = replace(failed, error=reply.get("error") or reply.get("crash"),
+        compiled = replace(failed, error=next(iter(reply.values())),
                            num_warps=request.tile.get("num_warps"), num_stages=request.tile.get("num_stages"))
         entry = {"result": compiled.as_json()}
-    if "crash" not in reply:
+    # A crash or a missing kernel may be gone at the next attempt; what the compiler said of this source stays true.
+    if "result" in reply or "error" in reply:
         _index(key).parent.mkdir(parents=True, exist_ok=True)
         worker.write_text(_index(key), json.dumps(entry))
     return compiled

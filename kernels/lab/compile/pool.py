@@ -32,7 +32,7 @@ class _Worker:
     def _start(self) -> None:
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "kernels.lab.compile.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", "from kernels.lab.compile.worker import main; main()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self.log, env=os.environ | _ENVIRONMENT | {"PYTHONPATH": python_path()},
         )
 
@@ -80,11 +80,19 @@ def worker_count() -> int:
 
 _workers: list[_Worker] = []
 _lock = threading.Lock()
+_sources = ""
 
 
-def ask_all(requests: list[dict]) -> list[dict]:
-    """Answers in the order of the requests; as many at once as there are workers."""
+def ask_all(requests: list[dict], sources: str) -> list[dict]:
+    """Answers in the order of the requests; as many at once as there are workers.
+
+    `sources` identifies the kernels' source files: when they have changed, workers that imported the old ones end.
+    """
+    global _sources
     with _lock:
+        if sources != _sources:
+            stop()
+            _sources = sources
         while len(_workers) < min(worker_count(), len(requests)):
             _workers.append(_Worker())
         pending: queue.SimpleQueue = queue.SimpleQueue()

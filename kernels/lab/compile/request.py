@@ -40,9 +40,9 @@ class Request:
     def as_json(self) -> dict:
         return asdict(self) | {"module": self.module, "options": dict(self.options or {})}
 
-    def key(self) -> str:
-        """Hash of the request, of every source file the kernel may come from, and of the tool versions."""
-        parts = [json.dumps(self.as_json(), sort_keys=True), source_hash(self.module), tools_hash()]
+    def key(self, sources: str) -> str:
+        """Hash of the request, of every source file the kernel may come from (`source_hash`), and of the tools."""
+        parts = [json.dumps(self.as_json(), sort_keys=True), sources, tools_hash()]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

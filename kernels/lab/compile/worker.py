@@ -52,10 +52,20 @@ def _tile(module, values: dict):
     return tile_class(**values) if tile_class else types.SimpleNamespace(**values)
 
 
+def _option(name: str, value):
+    """An option as `signature` takes it: types travel by name, such as scratch_dtype="float32"."""
+    if name.endswith("dtype") and isinstance(value, str):
+        import torch
+
+        return getattr(torch, value)
+    return value
+
+
 def spec_of(request: dict):
     """The `KernelSpec` that the operator's signatures module gives for a request."""
     module = importlib.import_module(request["module"])
-    spec = module.signature(request["impl"], _tile(module, request["tile"]), **request["options"])
+    options = {name: _option(name, value) for name, value in request["options"].items()}
+    spec = module.signature(request["impl"], _tile(module, request["tile"]), **options)
     if type(spec.fn).__name__ == "InterpretedFunction" or not hasattr(spec.fn, "cache_key"):
         raise InterpretedKernelError(
             f"kernel {spec.name!r} was decorated for Triton's interpreter and cannot be compiled: something in "
@@ -97,11 +107,10 @@ def write_text(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def answer(request: dict) -> dict:
-    """Compile one request, or find it in the cache; returns `Compiled.as_json`, with files written beside it."""
+def answer(spec, request: dict) -> dict:
+    """Compile one specialisation, or find it in the cache; returns `Compiled.as_json`, with files written beside it."""
     root = Path(request["cache_root"])
     asked = {name: request[name] for name in ("op", "impl", "tile", "target", "options")}
-    spec = spec_of(request)
     key = _spec_key(spec, request)
     base = root / key[:2] / key
     if base.with_suffix(".json").exists():
@@ -135,11 +144,27 @@ def answer(request: dict) -> dict:
 
 
 def reason_of(error: BaseException) -> str:
-    """One paragraph for a table: the error's type and text, with the cause that Triton hides behind its own."""
-    texts = [f"{type(error).__name__}: {error}".strip()]
-    if error.__cause__ is not None:
-        texts.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
-    return " | ".join(" ".join(text.split()) for text in texts)[:1500]
+    """One line for a table: the error's type and text; for Triton's wrapper, the error that it wraps."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = " ".join(str(cause).split()) or "no message"
+    where = "" if cause is error else f" (in a {type(error).__name__})"
+    return f"{type(cause).__name__}: {text}"[:1200] + where
+
+
+def reply_to(request: dict) -> dict:
+    """The answer to a request: a "result", the "error" of the compiler, or that the kernel is "unavailable"."""
+    try:
+        spec = spec_of(request)
+    except InterpretedKernelError as error:
+        return {"interpreted": str(error)}
+    except Exception as error:
+        return {"unavailable": reason_of(error)}
+    try:
+        return {"result": answer(spec, request)}
+    except BaseException as error:
+        return {"error": reason_of(error)}
 
 
 def main() -> None:
@@ -150,18 +175,10 @@ def main() -> None:
     os.environ["TRITON_CACHE_DIR"] = scratch
     try:
         while (request := read_message(requests)) is not None:
-            try:
-                reply = {"result": answer(request)}
-            except InterpretedKernelError as error:
-                reply = {"interpreted": str(error)}
-            except BaseException as error:
-                reply = {"error": reason_of(error)}
+            reply = reply_to(request)
             write_message(replies, reply)
             for entry in os.scandir(scratch):
                 shutil.rmtree(entry.path, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
-
-if __name__ == "__main__":
-    main()

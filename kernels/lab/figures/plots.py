@@ -1,4 +1,6 @@
-"""The plots that every chapter draws from. Each returns a Figure; each draws an honest panel when it has no data."""
+"""The plots that every chapter draws from. Each returns a Figure; each draws an honest panel when it has no
+data.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,16 @@ def not_recorded(evidence: Evidence | None = None, what: str = "this measurement
     ax.set_axis_off()
     box = {"boxstyle": "round,pad=1.1", "facecolor": "none", "edgecolor": MUTED, "linestyle": (0, (5, 4))}
     ax.text(
-        0.5, 0.5, f"No run of {what} is recorded yet.\nExecute the chapter on a GPU to fill this figure.",
-        ha="center", va="center", transform=ax.transAxes, color=MUTED, bbox=box, linespacing=1.7,
-    )  # fmt: skip
+        0.5,
+        0.5,
+        f"No run of {what} is recorded yet.\nExecute the chapter on a GPU to fill this figure.",
+        ha="center",
+        va="center",
+        transform=ax.transAxes,
+        color=MUTED,
+        bbox=box,
+        linespacing=1.7,
+    )
     return style.finish(fig, evidence)
 
 
@@ -49,9 +58,11 @@ def lines(
     high: str | None = "p80_us",
     log_y: bool = True,
 ) -> Figure:
-    """One line per implementation over a log2 axis, labelled at its end; the band is the 20th to 80th percentile.
+    """One line per implementation over a log2 axis, labelled at its end; the band is the 20th to 80th
+    percentile.
 
-    df: tidy rows. x, y, by: its columns. labels: value of `by` -> label, where the usual one does not say enough.
+    df: tidy rows. x, y, by: its columns. labels: value of `by` -> label, where the usual one does not say
+    enough.
     """
     data = _timed(df).dropna(subset=[y]) if len(df) else df
     if data.empty:
@@ -91,8 +102,8 @@ def ratio_bars(
 ) -> Figure:
     """Horizontal bars of ratios with a line at `goal`.
 
-    ratios: label -> ratio. colours: label -> key of the style table; by default one hue tells which side of the
-    goal a bar is on, and the printed ratio says it again.
+    ratios: label -> ratio. colours: label -> key of the style table; by default one hue tells which side of
+    the goal a bar is on, and the printed ratio says it again.
     """
     ratios = {key: value for key, value in ratios.items() if value is not None and value == value}
     if not ratios:
@@ -115,9 +126,15 @@ def ratio_bars(
     if goal is not None:
         ax.axvline(goal, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         ax.annotate(
-            goal_label, (goal, 1), xycoords=("data", "axes fraction"), xytext=(0, 3), textcoords="offset points",
-            ha="center", fontsize=9, color=INK,
-        )  # fmt: skip
+            goal_label,
+            (goal, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            color=INK,
+        )
     ax.set_yticks(range(len(ratios)), list(ratios))
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
@@ -143,7 +160,8 @@ def heat_map(
 ) -> Figure:
     """A tile map: rows and columns of `grid` are its axes, every cell prints its value.
 
-    unit: of the values, for the colour bar. limit: cells above it are hatched, so that 'does not fit' needs no colour.
+    unit: of the values, for the colour bar. limit: cells above it are hatched, so that 'does not fit' needs
+    no colour.
     """
     if grid.empty or grid.isna().all(axis=None):
         return not_recorded(evidence, what=title or "this map")
@@ -171,7 +189,7 @@ def heat_map(
                         hatch="////",
                         edgecolor=style.VERMILLION,
                         linewidth=1.6,
-                    )  # fmt: skip
+                    )
                 )
     ax.set_xticks(
         range(len(grid.columns)), [style.plain_number(v) if np.isreal(v) else str(v) for v in grid.columns]
@@ -186,9 +204,15 @@ def heat_map(
     bar.outline.set_visible(False)
     if limit is not None and (values > limit).any():
         ax.annotate(
-            f"hatched: {limit_label} ({fmt.format(limit)} {unit})", (1, 1), xycoords="axes fraction", xytext=(0, 4),
-            textcoords="offset points", ha="right", fontsize=9, color=style.readable(style.VERMILLION),
-        )  # fmt: skip
+            f"hatched: {limit_label} ({fmt.format(limit)} {unit})",
+            (1, 1),
+            xycoords="axes fraction",
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="right",
+            fontsize=9,
+            color=style.readable(style.VERMILLION),
+        )
     if title:
         ax.set_title(title, pad=18)
     return style.finish(fig, evidence)
@@ -219,9 +243,14 @@ def share_bars(
         for row, width in enumerate(widths):
             if width >= 4:
                 ax.text(
-                    left[row] + width / 2, row, f"{width:.0f}", ha="center", va="center", fontsize=9,
+                    left[row] + width / 2,
+                    row,
+                    f"{width:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=9,
                     color=_ink_on(tint),
-                )  # fmt: skip
+                )
         left += widths
     _name_segments(ax, percent)
     ax.set_yticks(range(len(percent)), [look(str(key)).label for key in percent.index])
@@ -251,9 +280,16 @@ def _name_segments(ax, percent: pd.DataFrame) -> None:
         level = 1 - level if centre - half < last_end else 0
         last_end = centre + half
         ax.annotate(
-            label, (centre, -0.33), xytext=(0, 5 + 12 * level), textcoords="offset points", ha="center",
-            color=look(str(part)).ink, fontsize=9, fontweight="bold", annotation_clip=False,
-        )  # fmt: skip
+            label,
+            (centre, -0.33),
+            xytext=(0, 5 + 12 * level),
+            textcoords="offset points",
+            ha="center",
+            color=look(str(part)).ink,
+            fontsize=9,
+            fontweight="bold",
+            annotation_clip=False,
+        )
 
 
 def waterfall(
@@ -336,16 +372,28 @@ def scatter_prediction(
     for key, group in data.groupby(by, sort=False):
         mine = look(str(key))
         ax.plot(
-            group[measured], group[predicted], linestyle="none", marker=mine.marker or "o", color=mine.colour,
-            markersize=6, alpha=0.85, label=mine.label,
-        )  # fmt: skip
+            group[measured],
+            group[predicted],
+            linestyle="none",
+            marker=mine.marker or "o",
+            color=mine.colour,
+            markersize=6,
+            alpha=0.85,
+            label=mine.label,
+        )
         ends.append(mine)
     style.log_axis(ax, "both")
     error = float(np.median(np.abs(data[predicted] / data[measured] - 1)))
     ax.text(
-        0.03, 0.97, f"median error {error:.0%} over {len(data)} points\nband: ±{band:.0%}", transform=ax.transAxes,
-        va="top", fontsize=9, color=MUTED, linespacing=1.5,
-    )  # fmt: skip
+        0.03,
+        0.97,
+        f"median error {error:.0%} over {len(data)} points\nband: ±{band:.0%}",
+        transform=ax.transAxes,
+        va="top",
+        fontsize=9,
+        color=MUTED,
+        linespacing=1.5,
+    )
     if len(ends) > 1:
         ax.legend(loc="lower right", fontsize=9)
     ax.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")

@@ -1,8 +1,8 @@
 """One visual language: a colour, a marker and a dash per implementation and stage, through the whole book.
 
-Colours are Okabe and Ito's (colour-blind safe). Identity never rests on colour alone: lines also differ in marker
-and dash and carry direct labels. The page has no background of its own: text is dark on transparent, and the
-site's style sheet inverts lightness (not hue) in dark mode.
+Colours are Okabe and Ito's (colour-blind safe). Identity never rests on colour alone: lines also differ in
+marker and dash and carry direct labels. The page has no background of its own: text is dark on transparent,
+and the site's style sheet inverts lightness (not hue) in dark mode.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def apply() -> None:
 
 
 def plain_number(value: float, _position: int | None = None) -> str:
-    """4096 -> '4,096', 0.25 -> '0.25', 1048576 -> '1M' (only exact binary multiples from 16K are shortened)."""
+    """4096 -> '4,096', 0.25 -> '0.25', 1048576 -> '1M' (only exact binary multiples from 16K are
+    shortened).
+    """
     if value >= 16384 and value == int(value):
         for unit, name in ((1 << 20, "M"), (1 << 10, "K")):
             if value % unit == 0:
@@ -229,9 +231,14 @@ def finish(fig: Figure, evidence: Evidence | None = None) -> Figure:
     text = f"{evidence.mark} {evidence.line()}"
     wrapped = textwrap.fill(text, width=int(fig.get_figwidth() * 15.5))
     fig.text(
-        0.008, -0.14 / fig.get_figheight(), wrapped, ha="left", va="top", fontsize=8,
+        0.008,
+        -0.14 / fig.get_figheight(),
+        wrapped,
+        ha="left",
+        va="top",
+        fontsize=8,
         color=readable(VERMILLION) if evidence.stale else MUTED,
-    )  # fmt: skip
+    )
     fig._evidence_line = evidence.line()
     return fig
 

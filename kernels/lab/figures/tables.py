@@ -41,9 +41,10 @@ def table(
 ) -> str:
     """The table as MyST Markdown.
 
-    df: one row a row. name: the label that `{numref}` uses. caption: one sentence. evidence: shown after the caption.
-    formats: column of df -> format string or function. columns: column of df -> heading with its unit; chooses and
-    orders the columns. sortable: None sorts by a click where the table has more than 12 rows.
+    df: one row a row. name: the label that `{numref}` uses. caption: one sentence. evidence: shown after the
+    caption. formats: column of df -> format string or function. columns: column of df -> heading with its
+    unit; chooses and orders the columns. sortable: None sorts by a click where the table has more than 12
+    rows.
     """
     for argument, given in (("formats", formats), ("columns", columns)):
         unknown = [key for key in given or {} if key not in df.columns]

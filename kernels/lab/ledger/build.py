@@ -30,7 +30,9 @@ def build(context: Context | None = None) -> list[Row]:
     rows = []
     for claim in context.claims:
         if claim.check_name not in CHECKS:
-            raise ValueError(f"{claim.id}: check={claim.check!r} does not exist; accepted: {', '.join(sorted(CHECKS))}")
+            raise ValueError(
+                f"{claim.id}: check={claim.check!r} does not exist; accepted: {', '.join(sorted(CHECKS))}"
+            )
         rows.append(Row(claim, CHECKS[claim.check_name](claim, context)))
     return rows
 

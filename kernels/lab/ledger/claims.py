@@ -9,7 +9,8 @@ from pathlib import Path
 DATA = Path(__file__).resolve().parents[3] / "data"
 KINDS = ("computed", "compiled", "measured", "predicted", "published-only")
 COLUMNS = (
-    "id", "article", "quote_short", "quantity", "value", "about", "unit", "stage", "kind", "chapter", "check", "note",
+    "id", "article", "quote_short", "quantity", "value", "about", "unit", "stage", "kind", "chapter", "check",
+    "note",
 )  # fmt: skip
 # Units whose values are words and not numbers.
 TEXT_UNITS = ("name", "word")
@@ -17,7 +18,9 @@ TEXT_UNITS = ("name", "word")
 
 @dataclass(frozen=True)
 class Claim:
-    """One figure of an article. `value` is the figure as printed there; `about` is set where it is called approximate."""
+    """One figure of an article. `value` is the figure as printed there; `about` is set where it is called
+    approximate.
+    """
 
     id: str
     article: str

@@ -1,14 +1,14 @@
 """What a check finds, and the rules by which a figure counts as reproduced, consistent or different.
 
-Rules for computed figures. The value found is computed twice: from the printed inputs, and as the range that the
-inputs' own rounding allows. A figure is reproduced when the value found, rounded as the article rounds, is the
-article's figure; consistent when the two ranges overlap; and differs otherwise. A figure that the article calls
-approximate may be off by `ABOUT` of its size.
+Rules for computed figures. The value found is computed twice: from the printed inputs, and as the range that
+the inputs' own rounding allows. A figure is reproduced when the value found, rounded as the article rounds, is
+the article's figure; consistent when the two ranges overlap; and differs otherwise. A figure that the article
+calls approximate may be off by `ABOUT` of its size.
 
-Rules for ratios measured on another card than the campaign's. A ratio is consistent when it lies on the same side of
-one and within a factor of `RATIO_FACTOR` of the article's; a share, when it lies within `SHARE_POINTS` percentage
-points. On the campaign's own kind of card a ratio within `SAME_CARD` of the article's is reproduced. Absolute times of
-another machine are never compared.
+Rules for ratios measured on another card than the campaign's. A ratio is consistent when it lies on the same
+side of one and within a factor of `RATIO_FACTOR` of the article's; a share, when it lies within `SHARE_POINTS`
+percentage points. On the campaign's own kind of card a ratio within `SAME_CARD` of the article's is
+reproduced. Absolute times of another machine are never compared.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def compare(
     return Finding(status, found or with_unit(value, claim.unit), evidence, reason)
 
 
-def judge_ratio(claim: Claim, ratio: float, *, same_card: bool, found: str, evidence: str = "recorded") -> Finding:
+def judge_ratio(
+    claim: Claim, ratio: float, *, same_card: bool, found: str, evidence: str = "recorded"
+) -> Finding:
     """Judge a measured ratio, under the rules for other cards."""
     article = claim.number
     if same_card and abs(ratio / article - 1) <= SAME_CARD:
@@ -104,14 +106,18 @@ def judge_ratio(claim: Claim, ratio: float, *, same_card: bool, found: str, evid
     return Finding(DIFFERS, found, evidence, f"Same direction, {size} effect.")
 
 
-def judge_share(claim: Claim, share: float, *, same_card: bool, found: str, evidence: str = "recorded") -> Finding:
+def judge_share(
+    claim: Claim, share: float, *, same_card: bool, found: str, evidence: str = "recorded"
+) -> Finding:
     """Judge a measured share in percent, under the rules for other cards."""
     distance = abs(share - claim.number)
     if same_card and distance <= SAME_CARD * claim.number:
         return Finding(REPRODUCED, found, evidence)
     if distance <= SHARE_POINTS:
         return Finding(CONSISTENT, found, evidence)
-    return Finding(DIFFERS, found, evidence, "Another card, other projections and no communication shift the shares.")
+    return Finding(
+        DIFFERS, found, evidence, "Another card, other projections and no communication shift the shares."
+    )
 
 
 def pending(experiment: str) -> Finding:

@@ -1,4 +1,6 @@
-"""Where things lie in the repository. Everything is found from the package, so the working directory is free."""
+"""Where things lie in the repository. Everything is found from the package, so the working directory is
+free.
+"""
 
 from __future__ import annotations
 

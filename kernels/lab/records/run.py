@@ -1,5 +1,5 @@
-"""A GPU run while it is measured: _build/runs/<run_id>/, written experiment by experiment, so that a cut-off run
-keeps what was finished.
+"""A GPU run while it is measured: _build/runs/<run_id>/, written experiment by experiment, so that a cut-off
+run keeps what was finished.
 """
 
 from __future__ import annotations
@@ -78,14 +78,23 @@ class Run:
         return read_table(self.folder, name)
 
     def has(self, experiment: str) -> bool:
-        """Whether this very run has measured the experiment (rows carried over from an earlier run do not count)."""
+        """Whether this very run has measured the experiment (rows carried over from an earlier run do not
+        count).
+        """
         return self.info["experiments"].get(experiment, {}).get("run_id") == self.run_id
 
-    def put(self, experiment: str, df: pd.DataFrame, table: str = "measurements", chapter: str | None = None,
-            seconds: float = 0.0) -> None:  # fmt: skip
+    def put(
+        self,
+        experiment: str,
+        df: pd.DataFrame,
+        table: str = "measurements",
+        chapter: str | None = None,
+        seconds: float = 0.0,
+    ) -> None:
         """Replace an experiment's rows and write the table, in one step.
 
-        df: the schema's columns; run_id and experiment are filled in. Raises RecordError before anything is written.
+        df: the schema's columns; run_id and experiment are filled in. Raises RecordError before anything is
+        written.
         """
         df = df.assign(run_id=self.run_id, experiment=experiment)[list(schema.TABLES[table])]
         df = schema.validate(df, table, run_id=self.run_id)
@@ -94,8 +103,11 @@ class Run:
         whole = pd.concat([kept, df], ignore_index=True) if len(kept) else df
         place.write_text(self.folder / f"{table}.csv", whole.to_csv(index=False, float_format="%.6g"))
         self.info["experiments"][experiment] = {
-            "run_id": self.run_id, "utc": utc_now(), "chapter": chapter, "seconds": round(seconds, 2),
-        }  # fmt: skip
+            "run_id": self.run_id,
+            "utc": utc_now(),
+            "chapter": chapter,
+            "seconds": round(seconds, 2),
+        }
         self.save()
 
     def finish_chapter(self, name: str, seconds: float, status: str) -> None:
@@ -187,8 +199,8 @@ def newest_like(info: dict[str, Any]) -> Run | None:
 def finish_run(run_dir: Path, manifest: dict[str, Any]) -> None:
     """Complete a run's record from the runner's manifest: every chapter's seconds and status.
 
-    run_dir: _build/runs/<run_id>; nothing happens where no chapter has measured. The run is complete when every
-    chapter of the manifest ended well.
+    run_dir: _build/runs/<run_id>; nothing happens where no chapter has measured. The run is complete when
+    every chapter of the manifest ended well.
     """
     folder = Path(run_dir)
     if not (folder / "run.json").is_file():

@@ -16,35 +16,97 @@ STATUSES = ("ok", "skipped", "wrong", "failed")
 
 TEXT = ("run_id", "experiment", "op", "impl", "stage", "tile_class")
 SHAPE = (
-    "batch", "heads", "topk", "swa_tokens", "page_size", "context", "max_context", "num_splits", "block_h", "block_t",
-    "num_warps", "num_stages",
-)  # fmt: skip
+    "batch",
+    "heads",
+    "topk",
+    "swa_tokens",
+    "page_size",
+    "context",
+    "max_context",
+    "num_splits",
+    "block_h",
+    "block_t",
+    "num_warps",
+    "num_stages",
+)
 TIMES = ("median_us", "p20_us", "p80_us")
 MEASUREMENTS = (
-    *TEXT, *SHAPE, "timer", "samples", *TIMES, "rel_error", "tolerance", "status", "reason", "tokens_per_s",
-)  # fmt: skip
+    *TEXT,
+    *SHAPE,
+    "timer",
+    "samples",
+    *TIMES,
+    "rel_error",
+    "tolerance",
+    "status",
+    "reason",
+    "tokens_per_s",
+)
 COUNTERS = (
-    "run_id", "experiment", "op", "impl", "tile_class", "batch", "heads", "topk", "kernel", "metric", "value", "unit",
-    "status", "reason",
-)  # fmt: skip
+    "run_id",
+    "experiment",
+    "op",
+    "impl",
+    "tile_class",
+    "batch",
+    "heads",
+    "topk",
+    "kernel",
+    "metric",
+    "value",
+    "unit",
+    "status",
+    "reason",
+)
 PROFILE = (
-    "run_id", "experiment", "stage", "batch", "context", "max_context", "group", "kernel", "launches", "gpu_us", "share",
-    "status", "reason",
-)  # fmt: skip
+    "run_id",
+    "experiment",
+    "stage",
+    "batch",
+    "context",
+    "max_context",
+    "group",
+    "kernel",
+    "launches",
+    "gpu_us",
+    "share",
+    "status",
+    "reason",
+)
 TABLES = {"measurements": MEASUREMENTS, "counters": COUNTERS, "profile": PROFILE}
 WHOLE = {*SHAPE, "samples", "launches"}
 NUMBERS = {*TIMES, "rel_error", "tolerance", "tokens_per_s", "value", "gpu_us", "share"}
 
 RUN_KEYS = {
-    "schema_version": int, "run_id": str, "utc": str, "device": dict, "driver": (str, type(None)),
-    "cuda": (str, type(None)), "torch": str, "triton": str, "python": str, "git_commit": (str, type(None)),
-    "git_dirty": (bool, type(None)), "kernels_sha256": str, "state_before": dict, "state_after": (dict, type(None)),
-    "profile": str, "chapters": dict, "experiments": dict, "peers": dict, "complete": bool,
-}  # fmt: skip
+    "schema_version": int,
+    "run_id": str,
+    "utc": str,
+    "device": dict,
+    "driver": (str, type(None)),
+    "cuda": (str, type(None)),
+    "torch": str,
+    "triton": str,
+    "python": str,
+    "git_commit": (str, type(None)),
+    "git_dirty": (bool, type(None)),
+    "kernels_sha256": str,
+    "state_before": dict,
+    "state_after": (dict, type(None)),
+    "profile": str,
+    "chapters": dict,
+    "experiments": dict,
+    "peers": dict,
+    "complete": bool,
+}
 DEVICE_KEYS = {
-    "name": str, "uuid_sha256": str, "capability": str, "sm_count": int, "smem_optin_bytes": int, "l2_bytes": int,
+    "name": str,
+    "uuid_sha256": str,
+    "capability": str,
+    "sm_count": int,
+    "smem_optin_bytes": int,
+    "l2_bytes": int,
     "memory_bytes": int,
-}  # fmt: skip
+}
 _PATH = re.compile(r"(?:^|[\s'\"(=])(?:/[\w.+-]+){2,}|[A-Za-z]:\\")
 
 

@@ -54,7 +54,8 @@ class Record:
 def load_all(base: Path | None = None, device: str | None = None) -> list[Record]:
     """Every recorded run, the best first: fresh before stale, full before quick, then the newest.
 
-    base: data/runs by default. device: only runs on this device, by name. Raises RecordError for a broken record.
+    base: data/runs by default. device: only runs on this device, by name. Raises RecordError for a broken
+    record.
     """
     base = base or place.recorded_runs()
     found = []
@@ -107,8 +108,8 @@ def finished_runs(base: Path | None = None) -> list[Record]:
 def keep(run_id: str | None = None, partial: bool = False, base: Path | None = None) -> Path:
     """Copy a finished run from the build folder to data/runs/<device>/<run_id>/; returns the new folder.
 
-    run_id: the newest by default. partial: also take a run whose chapters did not all end well. Nothing else in
-    the project writes there. Raises RecordError when there is nothing fit to keep.
+    run_id: the newest by default. partial: also take a run whose chapters did not all end well. Nothing else
+    in the project writes there. Raises RecordError when there is nothing fit to keep.
     """
     runs = finished_runs()
     if run_id is not None:

@@ -13,9 +13,16 @@ from kernels.lab.figures.style import finish
 
 SM120_LIMIT = 101_376
 PARTS = {
-    "Q": style.BLUE, "K": style.SKY, "KV": style.SKY, "V": style.GREEN, "P": style.ORANGE, "scores": style.ORANGE,
-    "scales": style.YELLOW, "indices": style.GREY, "stage 2": "#a6d8f3",
-}  # fmt: skip
+    "Q": style.BLUE,
+    "K": style.SKY,
+    "KV": style.SKY,
+    "V": style.GREEN,
+    "P": style.ORANGE,
+    "scores": style.ORANGE,
+    "scales": style.YELLOW,
+    "indices": style.GREY,
+    "stage 2": "#a6d8f3",
+}
 
 
 def by_hand(
@@ -72,15 +79,27 @@ def shared_memory_budget(
     for column, total in enumerate(totals):
         fits = total * 1024 <= limit
         ax.annotate(
-            f"{total:.0f} KiB\n{'fits' if fits else 'does not fit'}", (column, max(total, 0)), xytext=(0, 4),
-            textcoords="offset points", ha="center", fontsize=9, fontweight="bold",
+            f"{total:.0f} KiB\n{'fits' if fits else 'does not fit'}",
+            (column, max(total, 0)),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            fontweight="bold",
             color=style.INK if fits else style.readable(style.VERMILLION),
-        )  # fmt: skip
+        )
     ax.axhline(limit / 1024, color=style.VERMILLION, linewidth=1.6, linestyle=(0, (5, 3)))
     ax.annotate(
-        f"{limit_label}\n{limit / 1024:.0f} KiB ({limit:,} B)", (1.0, limit / 1024), xycoords=("axes fraction", "data"),
-        xytext=(4, 0), textcoords="offset points", color=style.readable(style.VERMILLION), fontsize=9, va="center", fontweight="bold",
-    )  # fmt: skip
+        f"{limit_label}\n{limit / 1024:.0f} KiB ({limit:,} B)",
+        (1.0, limit / 1024),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 0),
+        textcoords="offset points",
+        color=style.readable(style.VERMILLION),
+        fontsize=9,
+        va="center",
+        fontweight="bold",
+    )
     ax.set_xticks(range(len(stacks)), list(stacks))
     ax.set_ylim(0, top)
     ax.grid(axis="x", visible=False)

@@ -11,7 +11,8 @@ from kernels.lab.figures.diagrams.parts import arrow, box, canvas, say
 def grid_and_sms(heads: int = 64, head_group: int = 32, topk: int = 512, sm_count: int = 188) -> Figure:
     """Two grids for one request: a program a head, and a program a head group.
 
-    heads: query heads. head_group: heads that one program serves. topk: selected rows. sm_count: SMs of the device.
+    heads: query heads. head_group: heads that one program serves. topk: selected rows. sm_count: SMs of the
+    device.
     """
     if heads % head_group:
         raise ValueError(f"head_group={head_group} does not divide heads={heads}; accepted: a divisor")
@@ -65,21 +66,33 @@ def _half(ax, left, programs, per_program, topk, sm_count, tint, title) -> None:
             last = index == shown - 1
             number = programs - 1 if last else index
             text = (
-                f"head\n{number}" if per_program == 1
+                f"head\n{number}"
+                if per_program == 1
                 else f"heads\n{number * per_program}–{(number + 1) * per_program - 1}"
-            )  # fmt: skip
+            )
             ink = "white" if tint == style.BLUE else "black"
             box(ax, x + 0.05, 4.6, width - 0.1, 1.35, tint, text, ink=ink, size=8.5)
         for target in (0.25, 0.5, 0.75):
             arrow(
-                ax, (left + wide * target, bottom - 0.05), (x + width * (0.25 + 0.5 * target), 6.0), colour=tint,
-                width=0.5 if per_program == 1 else 1.2, head=5,
-            )  # fmt: skip
+                ax,
+                (left + wide * target, bottom - 0.05),
+                (x + width * (0.25 + 0.5 * target), 6.0),
+                colour=tint,
+                width=0.5 if per_program == 1 else 1.2,
+                head=5,
+            )
     text = f"each row is read {programs} {'times' if programs != 1 else 'time'}"
     ax.text(
-        left + wide / 2, 7.1, text, ha="center", va="center", fontsize=10, fontweight="bold", color=style.INK,
+        left + wide / 2,
+        7.1,
+        text,
+        ha="center",
+        va="center",
+        fontsize=10,
+        fontweight="bold",
+        color=style.INK,
         bbox={"facecolor": "white", "edgecolor": tint, "boxstyle": "round,pad=0.35"},
-    )  # fmt: skip
+    )
 
     busy = min(programs, sm_count)
     columns = 47

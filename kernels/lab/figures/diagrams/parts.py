@@ -16,14 +16,36 @@ def canvas(height: float, xlim: tuple[float, float], ylim: tuple[float, float], 
     return fig, ax
 
 
-def box(ax, x, y, width, height, face, text="", *, ink="black", size=9.0, edge="white", hatch=None, alpha=1.0,
-        bold=False, rounded=False, line=0.8):  # fmt: skip
+def box(
+    ax,
+    x,
+    y,
+    width,
+    height,
+    face,
+    text="",
+    *,
+    ink="black",
+    size=9.0,
+    edge="white",
+    hatch=None,
+    alpha=1.0,
+    bold=False,
+    rounded=False,
+    line=0.8,
+):
     """A filled rectangle with centred text, lower left corner at (x, y)."""
     if rounded:
         patch = FancyBboxPatch(
-            (x, y), width, height, boxstyle="round,pad=0,rounding_size=0.08", facecolor=face, edgecolor=edge,
-            linewidth=line, alpha=alpha,
-        )  # fmt: skip
+            (x, y),
+            width,
+            height,
+            boxstyle="round,pad=0,rounding_size=0.08",
+            facecolor=face,
+            edgecolor=edge,
+            linewidth=line,
+            alpha=alpha,
+        )
     else:
         patch = Rectangle(
             (x, y), width, height, facecolor=face, edgecolor=edge, linewidth=line, hatch=hatch, alpha=alpha
@@ -31,9 +53,16 @@ def box(ax, x, y, width, height, face, text="", *, ink="black", size=9.0, edge="
     ax.add_patch(patch)
     if text:
         ax.text(
-            x + width / 2, y + height / 2, text, ha="center", va="center", color=ink, fontsize=size,
-            fontweight="bold" if bold else "normal", linespacing=1.35,
-        )  # fmt: skip
+            x + width / 2,
+            y + height / 2,
+            text,
+            ha="center",
+            va="center",
+            color=ink,
+            fontsize=size,
+            fontweight="bold" if bold else "normal",
+            linespacing=1.35,
+        )
     return patch
 
 
@@ -50,7 +79,7 @@ def arrow(ax, start, end, colour=MUTED, width=1.2, bend=0.0, head=9):
             connectionstyle=f"arc3,rad={bend}",
             shrinkA=0,
             shrinkB=1,
-        )  # fmt: skip
+        )
     )
 
 
@@ -60,9 +89,15 @@ def span(ax, x0, x1, y, text, *, colour=MUTED, below=False, size=8.5, tick=0.08)
     for x in (x0, x1):
         ax.plot([x, x], [y - tick, y + tick], color=colour, linewidth=1)
     ax.annotate(
-        text, ((x0 + x1) / 2, y), xytext=(0, -4 if below else 4), textcoords="offset points", ha="center",
-        va="top" if below else "bottom", fontsize=size, color=INK,
-    )  # fmt: skip
+        text,
+        ((x0 + x1) / 2, y),
+        xytext=(0, -4 if below else 4),
+        textcoords="offset points",
+        ha="center",
+        va="top" if below else "bottom",
+        fontsize=size,
+        color=INK,
+    )
 
 
 def say(ax, x, y, text, *, size=9.0, colour=INK, ha="left", va="center", bold=False):

@@ -1,4 +1,5 @@
-"""Split-K: every block takes a range of the tokens, a second step merges the partial results by their LSEs."""
+"""Split-K: every block takes a range of the tokens, a second step merges the partial results by their LSEs.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +42,14 @@ def split_and_combine(topk: int = 512, num_splits: int = 4) -> Figure:
     tall = 4.3
     box(ax, 11.5, middle - tall / 2, 2.85, tall, style.GREEN)
     ax.text(
-        12.92, middle,
+        12.92,
+        middle,
         "$\\ell = \\ln\\,\\sum_i e^{\\ell_i}$\n\n$o = \\sum_i e^{\\ell_i-\\ell}\\, o_i$",
-        ha="center", va="center", color="white", fontsize=12.5,
-    )  # fmt: skip
+        ha="center",
+        va="center",
+        color="white",
+        fontsize=12.5,
+    )
     arrow(ax, (12.92, middle - tall / 2 - 0.05), (12.92, 1.35))
     say(ax, 12.92, 0.85, "output bf16, LSE fp32", ha="center", size=9)
     say(ax, 11.5, 7.95, "exact: no split needs\nanother one's maximum", size=8.5, colour=style.MUTED)

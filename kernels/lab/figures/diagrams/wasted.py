@@ -17,7 +17,8 @@ def wasted_area(
 ) -> Figure:
     """One row a request, drawn to scale: live positions, the capped rest, and what the cap avoids.
 
-    live: live context of each request. max_context: configured context. cap: bucket that covers the longest request.
+    live: live context of each request. max_context: configured context. cap: bucket that covers the longest
+    request.
     """
     if not 0 < max(live) <= cap <= max_context:
         raise ValueError(
@@ -29,8 +30,17 @@ def wasted_area(
     for row, length in enumerate(live):
         y = rows - 1 - row
         share = length / max_context
-        ax.barh(y, 1, left=0, height=0.72, align="edge", facecolor="none", edgecolor=style.VERMILLION, linewidth=0.7,
-                hatch="///")  # fmt: skip
+        ax.barh(
+            y,
+            1,
+            left=0,
+            height=0.72,
+            align="edge",
+            facecolor="none",
+            edgecolor=style.VERMILLION,
+            linewidth=0.7,
+            hatch="///",
+        )
         ax.barh(y, limit, height=0.72, align="edge", color=style.ORANGE, alpha=1)
         ax.barh(y, share, height=0.72, align="edge", color=style.BLUE)
         say(ax, -0.01, y + 0.36, f"request {row}", ha="right", size=8.5)
@@ -39,10 +49,17 @@ def wasted_area(
     span(ax, 0, 1, rows + 0.22, f"configured context: {max_context:,} positions", tick=0.12)
     span(ax, 0, limit, -0.32, f"cap: {cap:,}", below=True, tick=0.12)
     ax.text(
-        0.64, rows / 2 - 0.14, f"uncapped: scored and thrown away\n{1 - useful:.0%} of the work", ha="center", va="center",
-        fontsize=10.5, fontweight="bold", color=style.readable(style.VERMILLION), linespacing=1.5,
+        0.64,
+        rows / 2 - 0.14,
+        f"uncapped: scored and thrown away\n{1 - useful:.0%} of the work",
+        ha="center",
+        va="center",
+        fontsize=10.5,
+        fontweight="bold",
+        color=style.readable(style.VERMILLION),
+        linespacing=1.5,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 6},
-    )  # fmt: skip
+    )
     for x, tint, text in (
         (0.30, style.BLUE, "live positions"),
         (0.53, style.ORANGE, f"scored in vain even with the cap: {1 - capped:.0%}"),

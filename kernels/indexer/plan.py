@@ -1,0 +1,80 @@
+"""Launch choices of the indexer: tiles for each device class, grid sizes, the cap's ladder of buckets.
+
+Everything here depends on shapes and the device, never on the lengths, so that a captured graph holds for every
+length. Nothing tunes at run time.
+"""
+
+from dataclasses import dataclass
+
+GROUP_ROWS = 32
+MIN_CAP = 2048
+
+
+@dataclass(frozen=True)
+class LogitsTile:
+    """How `paged` works: tokens a step (64, or a multiple), warps, stages, programs an SM, rows a group."""
+
+    block_t: int = 64
+    num_warps: int = 4
+    num_stages: int = 4
+    programs_per_sm: int = 4
+    group_rows: int = GROUP_ROWS
+
+
+@dataclass(frozen=True)
+class TopkTile:
+    """How `radix` works: entries a chunk, warps, slices a row at most, entries that one program takes alone."""
+
+    chunk: int = 2048
+    num_warps: int = 8
+    max_slices: int = 32
+    alone: int = 8192
+    programs_per_sm: int = 8
+
+
+LOGITS_TILES = {
+    "sm90": LogitsTile(num_stages=4, programs_per_sm=4),
+    "sm120": LogitsTile(num_stages=3, programs_per_sm=3),
+    "interpreter": LogitsTile(num_stages=1, programs_per_sm=1),
+}
+TOPK_TILES = {
+    "sm90": TopkTile(),
+    "sm120": TopkTile(),
+    "interpreter": TopkTile(),
+}
+INTERPRETER_PROGRAMS = 3
+
+
+def device_class(capability: tuple[int, int] | None) -> str:
+    """The tables' key for a compute capability; None is the interpreter. Unknown devices take sm_120's tiles."""
+    if capability is None:
+        return "interpreter"
+    return "sm90" if capability[0] == 9 else "sm120"
+
+
+def logits_programs(tile: LogitsTile, batch: int, sm_count: int) -> int:
+    """Grid size of `paged`: enough programs to fill the device, and at least 8 for each group of rows."""
+    groups = -(-batch // tile.group_rows)
+    return max(tile.programs_per_sm * sm_count, 8 * groups)
+
+
+def topk_slices(tile: TopkTile, batch: int, sm_count: int) -> int:
+    """Programs that can share one row of `radix`."""
+    return max(1, min(tile.max_slices, tile.programs_per_sm * sm_count // max(batch, 1)))
+
+
+def cap_ladder(max_seq_len: int) -> list[int]:
+    """The buckets of the capped path: powers of two from 2,048 entries up, then the full width."""
+    if max_seq_len < 1:
+        raise ValueError(f"max_seq_len: got {max_seq_len}, accepted is 1 or more")
+    ladder = []
+    cap = MIN_CAP
+    while cap < max_seq_len:
+        ladder.append(cap)
+        cap *= 2
+    return [*ladder, max_seq_len]
+
+
+def context_cap(longest: int, max_seq_len: int) -> int:
+    """The smallest bucket that holds `longest` entries; the full width if none does. Host arithmetic only."""
+    return next((cap for cap in cap_ladder(max_seq_len) if cap >= longest), max_seq_len)

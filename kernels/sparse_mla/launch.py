@@ -1,0 +1,132 @@
+"""Turns checked inputs and a plan into kernel arguments and grids. No checks, no choices, no reads from the device."""
+
+import torch
+import triton
+
+from kernels import triton_mode
+from kernels.sparse_mla.combine import combine_kernel
+from kernels.sparse_mla.mma import mma_kernel
+from kernels.sparse_mla.per_head import per_head_kernel
+from kernels.sparse_mla.plan import Plan
+from kernels.sparse_mla.split_k import split_k_kernel
+from kernels.sparse_mla.validate import Candidates, Inputs
+
+LOG2_E = 1.4426950408889634
+COMBINE_CHUNK = 8
+COMBINE_WARPS = 4
+
+
+def _even(candidates: Candidates) -> bool:
+    return candidates.cache.data_ptr() % 2 == 0 and candidates.page_stride % 2 == 0
+
+
+def source_arguments(inputs: Inputs) -> dict:
+    """The arguments that describe queries and caches, the same for every rung."""
+    main, extra = inputs.main, inputs.extra or inputs.main
+    # A pointer that a constexpr switches off still needs an address: the indices are always there
+    return {
+        "q_ptr": inputs.q,
+        "kv_ptr": main.cache,
+        "indices_ptr": main.indices,
+        "length_ptr": main.indices if main.length is None else main.length,
+        "extra_kv_ptr": extra.cache,
+        "extra_indices_ptr": extra.indices,
+        "extra_length_ptr": extra.indices if extra.length is None else extra.length,
+        "topk": main.topk,
+        "extra_topk": inputs.extra_topk,
+        "scale_log2": inputs.softmax_scale * LOG2_E,
+        "stride_q_row": inputs.q.stride(0),
+        "stride_q_head": inputs.q.stride(1),
+        "stride_page": main.page_stride,
+        "stride_indices": main.indices.stride(0),
+        "stride_length": 0 if main.length is None else main.length.stride(0),
+        "stride_extra_page": extra.page_stride,
+        "stride_extra_indices": extra.indices.stride(0),
+        "stride_extra_length": 0 if extra.length is None else extra.length.stride(0),
+        "PAGE_SIZE": main.page_size,
+        "EXTRA_PAGE_SIZE": extra.page_size,
+        "ALIGNED": _even(main) and _even(extra),
+        "HAS_LENGTH": main.length is not None,
+        "HAS_EXTRA": inputs.extra is not None,
+        "HAS_EXTRA_LENGTH": inputs.extra is not None and extra.length is not None,
+    }
+
+
+def result_arguments(inputs: Inputs, out: torch.Tensor, lse: torch.Tensor) -> dict:
+    """The arguments that describe the sink and the results."""
+    return {
+        "sink_ptr": lse if inputs.attn_sink is None else inputs.attn_sink,
+        "out_ptr": out,
+        "lse_ptr": lse,
+        "stride_out_row": out.stride(0),
+        "stride_out_head": out.stride(1),
+        "stride_lse_row": lse.stride(0),
+        "HAS_SINK": inputs.attn_sink is not None,
+    }
+
+
+def combine_arguments(inputs, partial_out, partial_lse, out, lse, num_splits: int, overlap: bool) -> dict:
+    """Every argument of the combine kernel."""
+    return result_arguments(inputs, out, lse) | {
+        "partial_out_ptr": partial_out,
+        "partial_lse_ptr": partial_lse,
+        "heads": inputs.q.shape[1],
+        "num_splits": num_splits,
+        "BLOCK_S": triton.next_power_of_2(num_splits),
+        "CHUNK_S": min(COMBINE_CHUNK, triton.next_power_of_2(num_splits)),
+        "OVERLAP": overlap,
+    }
+
+
+def split_k_arguments(inputs: Inputs, plan: Plan, partial_out, partial_lse, overlap: bool) -> dict:
+    """Every argument of the split-K kernel."""
+    return source_arguments(inputs) | {
+        "partial_out_ptr": partial_out,
+        "partial_lse_ptr": partial_lse,
+        "heads": inputs.q.shape[1],
+        "BLOCK_H": plan.tile.block_h,
+        "BLOCK_T": plan.tile.block_t,
+        "OVERLAP": overlap,
+    }
+
+
+def attention_arguments(inputs: Inputs, plan: Plan, out, lse) -> tuple:
+    """Kernel and arguments of a rung that writes the result itself."""
+    arguments = source_arguments(inputs) | result_arguments(inputs, out, lse)
+    if plan.impl == "mma":
+        return mma_kernel, arguments | {
+            "heads": inputs.q.shape[1], "BLOCK_H": plan.tile.block_h, "BLOCK_T": plan.tile.block_t,
+        }  # fmt: skip
+    return per_head_kernel, arguments | {"SERIAL": plan.impl == "serial", "BLOCK_T": plan.tile.block_t}
+
+
+def can_overlap(tensor: torch.Tensor) -> bool:
+    """Whether a kernel may start while its predecessor ends (programmatic dependent launch, sm_90 and later)."""
+    if triton_mode.interpreted() or tensor.device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(tensor.device)[0] >= 9
+
+
+def _start(kernel, grid, arguments, plan: Plan, overlap: bool = False) -> None:
+    options = {"launch_pdl": True} if overlap else {}
+    kernel[grid](**arguments, num_warps=plan.tile.num_warps, num_stages=plan.tile.num_stages, **options)
+
+
+def run(inputs: Inputs, plan: Plan, out: torch.Tensor, lse: torch.Tensor, workspace: torch.Tensor | None,
+        scratch_dtype: torch.dtype) -> None:
+    """Launch the plan's kernels. `workspace` is uint8 scratch for split-K, of `plan.workspace_bytes`."""
+    batch, heads, _ = inputs.q.shape
+    head_groups = -(-heads // plan.tile.block_h)
+    if plan.impl != "split_k":
+        kernel, arguments = attention_arguments(inputs, plan, out, lse)
+        _start(kernel, (batch, head_groups), arguments, plan)
+        return
+    rows = batch * plan.num_splits * heads
+    partial_out = workspace[: rows * 512 * scratch_dtype.itemsize].view(scratch_dtype)
+    partial_lse = workspace[partial_out.nbytes : partial_out.nbytes + rows * 4].view(torch.float32)
+    overlap = can_overlap(inputs.q)
+    arguments = split_k_arguments(inputs, plan, partial_out, partial_lse, overlap)
+    _start(split_k_kernel, (batch, head_groups, plan.num_splits), arguments, plan, overlap)
+    arguments = combine_arguments(inputs, partial_out, partial_lse, out, lse, plan.num_splits, overlap)
+    options = {"launch_pdl": True} if overlap else {}
+    combine_kernel[(batch, heads)](**arguments, num_warps=COMBINE_WARPS, num_stages=1, **options)
