@@ -1,4 +1,4 @@
-"""`python -m kernels.lab <command>`: the instruments from a shell. Commands live in `kernels.lab.commands`."""
+"""`python -m kernels.lab <command>`: the instruments from a shell; see `kernels.lab.commands`."""
 
 import argparse
 import importlib
@@ -11,7 +11,9 @@ from kernels.lab import commands
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m kernels.lab", description="Instruments that study the kernels.")
+    parser = argparse.ArgumentParser(
+        prog="python -m kernels.lab", description="Instruments that study the kernels."
+    )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
     modules = {}
     for info in sorted(pkgutil.iter_modules(commands.__path__), key=lambda i: i.name):

@@ -1,9 +1,10 @@
 """Facts about GPUs, each with its source, and a description of the GPU of this machine.
 
 `data/devices.csv` has one fact a row: subject ("sm_120" for what an architecture fixes, "rtx-pro-6000" for a
-product, which takes over its architecture's facts), fact, value, unit, mark, source, note. Marks: source (read in
-code or documentation), stated (an issue or report), press (datasheet, specification page), derived (arithmetic),
-measured (by this project), disputed (sources disagree; the note says how), unverified (quoted without a primary source).
+product, which takes over its architecture's facts), fact, value, unit, mark, source, note. Marks: source
+(read in code or documentation), stated (an issue or report), press (datasheet, specification page), derived
+(arithmetic), measured (by this project), disputed (sources disagree; the note says how), unverified (quoted
+without a primary source).
 """
 
 import csv
@@ -135,7 +136,9 @@ def device_of(key: str) -> Device:
     by_name = {str(subjects[d]["name"].value): d for d in devices()}
     found = by_name.get(key, key)
     if found not in devices():
-        raise ValueError(f"device: got {key!r}, accepted are {', '.join(devices())}, or a driver's product name of these")
+        raise ValueError(
+            f"device: got {key!r}, accepted are {', '.join(devices())}, or a driver's product name of these"
+        )
     own = subjects[found]
     return Device(found, {**subjects.get(str(own["target"].value), {}), **own})
 
@@ -153,9 +156,9 @@ def present(index: int = 0) -> dict | None:
     """The NVIDIA GPU of this machine as torch describes it; None without one.
 
     Returns:
-        name, capability ("9.0"), target, sm_count, smem_optin_bytes, l2_bytes, memory_bytes, uuid_sha256 (12 hex
-        digits of the hash of the GPU's UUID, so that runs on one card can be told without naming the machine), and
-        key, the product's key in `data/devices.csv` or None.
+        name, capability ("9.0"), target, sm_count, smem_optin_bytes, l2_bytes, memory_bytes, uuid_sha256 (12
+        hex digits of the hash of the GPU's UUID, so that runs on one card can be told without naming the
+        machine), and key, the product's key in `data/devices.csv` or None.
     """
     import torch
 

@@ -18,8 +18,18 @@ from kernels.lab.compile.sass import Counts, Loop
 from kernels.lab.compile.worker import InterpretedKernelError
 from kernels.lab.devices import target_of
 
-__all__ = ["CLASSES", "Compiled", "Counts", "InterpretedKernelError", "Loop", "Request", "compile_kernel",
-           "compile_many", "legal", "make_request"]
+__all__ = [
+    "CLASSES",
+    "Compiled",
+    "Counts",
+    "InterpretedKernelError",
+    "Loop",
+    "Request",
+    "compile_kernel",
+    "compile_many",
+    "legal",
+    "make_request",
+]
 
 
 def compile_kernel(op: str, impl: str, tile, target: str = "sm_120", **options) -> Compiled:
@@ -54,7 +64,11 @@ def compile_many(requests) -> list[Compiled]:
     by_key = dict(zip(keys, requests, strict=True))
     known = {key: found for key in by_key if (found := _look_up(key)) is not None}
     missing = [key for key in by_key if key not in known]
-    replies = pool.ask_all([_message(by_key[key]) for key in missing], str(sorted(hashes.items()))) if missing else []
+    replies = (
+        pool.ask_all([_message(by_key[key]) for key in missing], str(sorted(hashes.items())))
+        if missing
+        else []
+    )
     for key, reply in zip(missing, replies, strict=True):
         if "interpreted" in reply:
             raise InterpretedKernelError(reply["interpreted"])
@@ -77,7 +91,9 @@ def _look_up(key: str) -> Compiled | None:
         entry = json.loads(_index(key).read_text())
         if "result" in entry:
             return cached(from_json(entry["result"]))
-        return cached(from_json(json.loads((cache_root() / entry["key"][:2] / f"{entry['key']}.json").read_text())))
+        return cached(
+            from_json(json.loads((cache_root() / entry["key"][:2] / f"{entry['key']}.json").read_text()))
+        )
     except (OSError, ValueError, KeyError):
         return None
 
@@ -88,10 +104,15 @@ def _receive(request: Request, key: str, reply: dict) -> Compiled:
         entry = {"key": compiled.key}
     else:
         failed = Compiled(request.op, request.impl, request.tile, request.target, dict(request.options or {}))
-        compiled = replace(failed, error=next(iter(reply.values())),
-                           num_warps=request.tile.get("num_warps"), num_stages=request.tile.get("num_stages"))
+        compiled = replace(
+            failed,
+            error=next(iter(reply.values())),
+            num_warps=request.tile.get("num_warps"),
+            num_stages=request.tile.get("num_stages"),
+        )
         entry = {"result": compiled.as_json()}
-    # A crash or a missing kernel may be gone at the next attempt; what the compiler said of this source stays true.
+    # A crash or a missing kernel may be gone at the next attempt; what the compiler said of this source stays
+    # true.
     if "result" in reply or "error" in reply:
         _index(key).parent.mkdir(parents=True, exist_ok=True)
         worker.write_text(_index(key), json.dumps(entry))

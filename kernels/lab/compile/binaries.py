@@ -13,18 +13,24 @@ def tool(name: str) -> str:
 
     path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
     if not path.exists():
-        raise FileNotFoundError(f"{name} is not in the installed Triton ({path}); install the pinned Triton wheel")
+        raise FileNotFoundError(
+            f"{name} is not in the installed Triton ({path}); install the pinned Triton wheel"
+        )
     return str(path)
 
 
 def disassemble(cubin: Path) -> str:
     """SASS text of a cubin."""
-    return subprocess.run([tool("nvdisasm"), "-c", str(cubin)], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [tool("nvdisasm"), "-c", str(cubin)], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def resource_usage(cubin: Path) -> dict[str, int]:
     """Registers and stack bytes a thread, from `cuobjdump -res-usage`."""
-    text = subprocess.run([tool("cuobjdump"), "-res-usage", str(cubin)], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(
+        [tool("cuobjdump"), "-res-usage", str(cubin)], check=True, capture_output=True, text=True
+    ).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", text)
     if not found:
         raise RuntimeError(f"cuobjdump printed no resource usage: {text[-300:]!r}")
@@ -37,10 +43,13 @@ def spills(ptxas_log: str) -> dict[str, int] | None:
     found = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", ptxas_log)
     if not found:
         return None
-    return {"spill_store_bytes": sum(int(s) for s, _ in found), "spill_load_bytes": sum(int(l) for _, l in found)}
+    return {
+        "spill_store_bytes": sum(int(s) for s, _ in found),
+        "spill_load_bytes": sum(int(load) for _, load in found),
+    }
 
 
 def threads_per_block(ptx: str) -> int | None:
-    """Threads a block from the PTX's `.reqntid` or `.maxntid`; warp-specialised kernels have more than num_warps."""
+    """Threads a block from the PTX's `.reqntid` or `.maxntid`; warp-specialised kernels have extra warps."""
     found = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)", ptx)
     return int(found.group(1)) if found else None

@@ -9,16 +9,24 @@ import re
 # Class to opcodes, the part of the mnemonic before the first dot.
 _OPCODES = {
     "tensor": "HMMA IMMA BMMA DMMA QMMA OMMA HGMMA QGMMA IGMMA BGMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA",
-    "fma": "FFMA FADD FMUL FFMA2 FADD2 FMUL2 FFMA32I FADD32I FMUL32I HFMA2 HADD2 HMUL2 HFMA2_MMA DFMA DADD DMUL",
+    "fma": (
+        "FFMA FADD FMUL FFMA2 FADD2 FMUL2 FFMA32I FADD32I FMUL32I HFMA2 HADD2 HMUL2 HFMA2_MMA DFMA DADD DMUL"
+    ),
     "conversion": "F2F F2FP F2I F2IP I2F I2FP I2I I2IP FRND UI2F UI2FP UF2F UF2I UF2FP",
-    "integer": "IMAD IADD IADD3 IADD32I VIADD VIADDMNMX LEA LOP LOP3 SHF SHL SHR PRMT SGXT IABS BMSK FLO POPC BREV "
-    "IDP IDP4A VABSDIFF VABSDIFF4 IMUL LOP32I SCALE",
-    "compare": "ISETP FSETP HSETP2 DSETP ICMP FSET HSET2 FSEL SEL FMNMX FMNMX3 IMNMX VIMNMX VIMNMX3 HMNMX2 VHMNMX PLOP3 "
-    "PSETP FCHK FSETP2",
+    "integer": (
+        "IMAD IADD IADD3 IADD32I VIADD VIADDMNMX LEA LOP LOP3 SHF SHL SHR PRMT SGXT IABS BMSK FLO POPC "
+        "BREV IDP IDP4A VABSDIFF VABSDIFF4 IMUL LOP32I SCALE"
+    ),
+    "compare": (
+        "ISETP FSETP HSETP2 DSETP ICMP FSET HSET2 FSEL SEL FMNMX FMNMX3 IMNMX VIMNMX VIMNMX3 HMNMX2 "
+        "VHMNMX PLOP3 PSETP FCHK FSETP2"
+    ),
     "move": "MOV MOV32I MOVM CS2R S2R P2R R2P B2R R2B LEPC GETLMEMBASE CS2UR",
-    "uniform": "R2UR R2P2UR S2UR REDUX CREDUX UMOV ULEA ULOP ULOP3 USHF USHL USHR UIADD3 UIMAD UISETP USEL UPRMT "
-    "USGXT UBMSK UFLO UPOPC UBREV UPLOP3 UP2UR UR2UP UPSETP UIABS UVIADD UVIMNMX UCGABAR_ARV VOTEU UFFMA UFADD UFMUL "
-    "UFSETP UFSEL UFMNMX UIADD3X UIMNMX",
+    "uniform": (
+        "R2UR R2P2UR S2UR REDUX CREDUX UMOV ULEA ULOP ULOP3 USHF USHL USHR UIADD3 UIMAD UISETP USEL UPRMT "
+        "USGXT UBMSK UFLO UPOPC UBREV UPLOP3 UP2UR UR2UP UPSETP UIABS UVIADD UVIMNMX UCGABAR_ARV VOTEU "
+        "UFFMA UFADD UFMUL UFSETP UFSEL UFMNMX UIADD3X UIMNMX"
+    ),
     "global_load": "LDG LD LDGMC",
     "global_store": "STG ST",
     "async_copy": "LDGSTS",
@@ -32,10 +40,14 @@ _OPCODES = {
     "tensor_memory": "LDTM STTM LDT STT UTCBAR UTCCP UTCSHIFT UTCATOMSWS",
     "special": "MUFU",
     "shuffle": "SHFL VOTE MATCH",
-    "barrier": "BAR DEPBAR LDGDEPBAR MEMBAR FENCE SYNCS ERRBAR CCTL CCTLL UCCTL WARPGROUP ARRIVES ACQBULK ACQSHMINIT "
-    "CGAERRBAR UCGABAR_WAIT ENDCOLLECTIVE WARPGROUPSET PREEXIT",
-    "control": "BRA BRX JMP JMX EXIT RET CALL BSSY BSYNC BREAK WARPSYNC YIELD NOP NANOSLEEP KILL BPT RTT PLOP ELECT "
-    "BMOV BRXU JMXU WARPSYNC_COLLECTIVE COLLECTIVE",
+    "barrier": (
+        "BAR DEPBAR LDGDEPBAR MEMBAR FENCE SYNCS ERRBAR CCTL CCTLL UCCTL WARPGROUP ARRIVES ACQBULK "
+        "ACQSHMINIT CGAERRBAR UCGABAR_WAIT ENDCOLLECTIVE WARPGROUPSET PREEXIT"
+    ),
+    "control": (
+        "BRA BRX JMP JMX EXIT RET CALL BSSY BSYNC BREAK WARPSYNC YIELD NOP NANOSLEEP KILL BPT RTT PLOP "
+        "ELECT BMOV BRXU JMXU WARPSYNC_COLLECTIVE COLLECTIVE"
+    ),
 }
 
 CLASSES = (*_OPCODES, "other")
@@ -43,17 +55,26 @@ CLASSES = (*_OPCODES, "other")
 _CLASS_OF = {opcode: name for name, opcodes in _OPCODES.items() for opcode in opcodes.split()}
 
 # Classes whose instructions move bytes, so that their width per thread matters.
-SIZED = ("global_load", "global_store", "async_copy", "shared_load", "shared_store", "local_load", "local_store")
+SIZED = (
+    "global_load",
+    "global_store",
+    "async_copy",
+    "shared_load",
+    "shared_store",
+    "local_load",
+    "local_store",
+)
 
 # Tensor opcodes that exist only on some architectures: warpgroup MMA (sm_90) and tensor memory (sm_100).
-WARPGROUP_OPCODES = frozenset("HGMMA QGMMA IGMMA BGMMA WARPGROUP".split())
+WARPGROUP_OPCODES = frozenset(["HGMMA", "QGMMA", "IGMMA", "BGMMA", "WARPGROUP"])
 TCGEN_OPCODES = frozenset(o for o in _CLASS_OF if o.startswith("UTC") or _CLASS_OF[o] == "tensor_memory")
 
 
 def class_of(mnemonic: str) -> str:
     """The class of an instruction, from its full mnemonic such as "LDG.E.128".
 
-    Two mnemonics do another class's work: `IMAD.MOV` copies a register, and `HADD2.F32` widens a half to float32.
+    Two mnemonics do another class's work: `IMAD.MOV` copies a register, and `HADD2.F32` widens a half to
+    float32.
     """
     opcode, _, modifiers = mnemonic.partition(".")
     if opcode == "IMAD" and modifiers.startswith("MOV"):

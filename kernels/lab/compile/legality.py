@@ -25,9 +25,13 @@ def legal(compiled, device: str = "rtx-pro-6000") -> list[str]:
     reasons = []
     if compiled.shared_bytes > target.shared_optin:
         over = compiled.shared_bytes - target.shared_optin
-        reasons.append(f"shared memory: {compiled.shared_bytes:,} bytes are {over:,} over {target.shared_optin:,}")
+        reasons.append(
+            f"shared memory: {compiled.shared_bytes:,} bytes are {over:,} over {target.shared_optin:,}"
+        )
     if compiled.spill_bytes:
-        reasons.append(f"spill: {compiled.spill_store_bytes} bytes stored, {compiled.spill_load_bytes} loaded a thread")
+        reasons.append(
+            f"spill: {compiled.spill_store_bytes} bytes stored, {compiled.spill_load_bytes} loaded a thread"
+        )
     local = compiled.counts["local_load"] + compiled.counts["local_store"]
     if compiled.stack_bytes or local:
         reasons.append(f"local memory: {compiled.stack_bytes} bytes of stack, {local} instructions")

@@ -26,14 +26,17 @@ def _plans(op: str, target: str) -> list:
     return module.every_plan(device, tile_class)
 
 
-# Options of the operators' signatures that change the machine code: one and two caches, lengths, sinks, odd addresses.
+# Options of the operators' signatures that change the machine code: one and two caches, lengths, sinks, odd
+# addresses.
 _ATTENTION_VARIANTS = [
     {},
     {"has_length": True, "extra_topk": 512},
     {"extra_topk": 64, "extra_page_size": 2, "has_sink": False},
     {"heads": 16, "has_length": True, "topk": 2048},
 ]
-_COMBINE_VARIANTS = [{"num_splits": n, "scratch_dtype": d} for d in ("bfloat16", "float32") for n in (2, 6, 8, 64)]
+_COMBINE_VARIANTS = [
+    {"num_splits": n, "scratch_dtype": d} for d in ("bfloat16", "float32") for n in (2, 6, 8, 64)
+]
 
 
 def _variants(op: str, impl: str, thorough: bool) -> list[dict]:
@@ -57,7 +60,9 @@ def every_configuration(target: str = "sm_120", operators=OPERATORS, thorough: b
         importlib.import_module(f"kernels.{op}.signatures")
         for plan in _plans(op, target):
             tile = getattr(plan, "tile", None) or {}
-            requests += [make_request(op, plan.impl, tile, target, **o) for o in _variants(op, plan.impl, thorough)]
+            requests += [
+                make_request(op, plan.impl, tile, target, **o) for o in _variants(op, plan.impl, thorough)
+            ]
         if op == "sparse_mla":
             # The combine kernel has no tile of its own: its block follows from the number of splits.
             tile = {"block_h": 1, "block_t": 1, "num_warps": 4, "num_stages": 1}
@@ -67,7 +72,7 @@ def every_configuration(target: str = "sm_120", operators=OPERATORS, thorough: b
 
 
 def default_tile(op: str, impl: str, target: str = "sm_120") -> dict:
-    """The tile of the first plan with this rung: what the command line fills in for sizes that it is not given."""
+    """The tile of the first plan with this rung: the command line's defaults."""
     if "." in op:
         return {}
     plans = _plans(op, target)

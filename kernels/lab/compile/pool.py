@@ -30,10 +30,13 @@ class _Worker:
         self.log = None
 
     def _start(self) -> None:
-        self.log = tempfile.TemporaryFile()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from kernels.lab.compile.worker import main; main()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.log, env=os.environ | _ENVIRONMENT | {"PYTHONPATH": python_path()},
+            [sys.executable, "-c", "from kernels.lab.compile.worker import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env=os.environ | _ENVIRONMENT | {"PYTHONPATH": python_path()},
         )
 
     def _last_words(self) -> str:
@@ -86,7 +89,8 @@ _sources = ""
 def ask_all(requests: list[dict], sources: str) -> list[dict]:
     """Answers in the order of the requests; as many at once as there are workers.
 
-    `sources` identifies the kernels' source files: when they have changed, workers that imported the old ones end.
+    `sources` identifies the kernels' source files: when they have changed, workers that imported the old ones
+    end.
     """
     global _sources
     with _lock:

@@ -20,7 +20,8 @@ class Request:
     """One kernel to compile.
 
     Attributes:
-        op: "sparse_mla", "indexer", or the dotted name of a module that has `signature(impl, tile, **options)`.
+        op: "sparse_mla", "indexer", or the dotted name of a module that has `signature(impl, tile,
+            **options)`.
         impl: rung of the operator's ladder.
         tile: block sizes, num_warps and num_stages by name.
         target: "sm_120", "sm_90" ...
@@ -41,7 +42,7 @@ class Request:
         return asdict(self) | {"module": self.module, "options": dict(self.options or {})}
 
     def key(self, sources: str) -> str:
-        """Hash of the request, of every source file the kernel may come from (`source_hash`), and of the tools."""
+        """Hash of the request, of the sources that the kernel may come from (`source_hash`), and of the tools."""
         parts = [json.dumps(self.as_json(), sort_keys=True), sources, tools_hash()]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -57,14 +58,17 @@ def make_request(op: str, impl: str, tile, target: str = "sm_120", **options) ->
         tile: a mapping or a dataclass such as `kernels.sparse_mla.plan.Tile`.
 
     Raises:
-        ValueError: `target` is unknown, a block size or num_warps is no power of two, or an option is no plain value.
+        ValueError: `target` is unknown, a block size or num_warps is no power of two, or an option is no
+            plain value.
         TypeError: `tile` is neither mapping nor dataclass.
     """
     target = target_of(target).name
     if is_dataclass(tile) and not isinstance(tile, type):
         tile = asdict(tile)
     if not hasattr(tile, "items"):
-        raise TypeError(f"tile: got {type(tile).__name__}, accepted are a mapping and a dataclass of block sizes")
+        raise TypeError(
+            f"tile: got {type(tile).__name__}, accepted are a mapping and a dataclass of block sizes"
+        )
     tile = dict(tile)
     for name, value in tile.items():
         if name == "num_stages":
@@ -73,14 +77,17 @@ def make_request(op: str, impl: str, tile, target: str = "sm_120", **options) ->
         elif (name.startswith("block") or name == "num_warps") and not _is_power_of_two(value):
             near = 1 << max(int(value) - 1, 0).bit_length() if isinstance(value, (int, float)) else 16
             raise ValueError(
-                f"tile: {name}={value!r} is no power of two, which Triton's blocks must be; try {near} or {max(near // 2, 1)}"
+                f"tile: {name}={value!r} is no power of two, which Triton's blocks must be; "
+                f"try {near} or {max(near // 2, 1)}"
             )
     if tile.get("num_warps", 4) > 32:
         raise ValueError(f"tile: num_warps={tile['num_warps']}, accepted are 1, 2, 4, 8, 16 and 32")
     try:
         json.dumps(options)
     except TypeError as error:
-        raise ValueError(f"options: {options!r} must be numbers, strings, booleans or None ({error})") from None
+        raise ValueError(
+            f"options: {options!r} must be numbers, strings, booleans or None ({error})"
+        ) from None
     return Request(op, str(impl), tile, target, options)
 
 
@@ -92,7 +99,7 @@ def _files_hash(files) -> str:
 
 
 def source_hash(module: str) -> str:
-    """Hash of the files that `module` may be made of: the package `kernels` without the lab, and its own folder."""
+    """Hash of the files that `module` may be made of: `kernels` without the lab, and its own folder."""
     root = REPOSITORY / "kernels"
     files = {p for p in root.rglob("*.py") if (root / "lab") not in p.parents}
     if not module.startswith("kernels."):
@@ -104,7 +111,9 @@ def _folder_of(module: str) -> Path:
     head, *rest = module.split(".")
     spec = importlib.util.find_spec(head)
     if spec is None:
-        raise ValueError(f"op: no module {module!r} on the Python path; accepted are operators and dotted module names")
+        raise ValueError(
+            f"op: no module {module!r} on the Python path; accepted are operators and dotted module names"
+        )
     bases = [Path(p) for p in spec.submodule_search_locations or [Path(spec.origin).parent]]
     for base in bases:
         folder = base.joinpath(*rest[:-1])
@@ -121,7 +130,7 @@ def tools_hash() -> str:
 
 
 def cache_root() -> Path:
-    """Where compiled kernels are kept: `KERNELS_COMPILE_CACHE`, or `_build/compile-cache` in the repository."""
+    """Where compiled kernels are kept: `KERNELS_COMPILE_CACHE`, or the repository's `_build/compile-cache`."""
     return Path(os.environ.get("KERNELS_COMPILE_CACHE") or REPOSITORY / "_build" / "compile-cache").resolve()
 
 

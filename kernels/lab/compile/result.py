@@ -25,7 +25,8 @@ class Compiled:
         counts: instructions of the whole kernel; `main_loop`: of its main loop, None without a loop.
         loops: all loops, for kernels with one loop per cache.
         error: None, or why compilation failed; then the numbers above are None.
-        key: name of the files with PTX and SASS in the cache. seconds: time to compile, not to read the cache.
+        key: name of the files with PTX and SASS in the cache. seconds: time to compile, not to read the
+            cache.
     """
 
     op: str
@@ -91,24 +92,42 @@ class Compiled:
 
     def as_json(self) -> dict:
         """Plain data for files: everything but paths, with the tile's numbers also at the top level."""
-        data = {k: v for k, v in asdict(self).items() if k not in ("counts", "main_loop", "loops", "from_cache")}
+        data = {
+            k: v for k, v in asdict(self).items() if k not in ("counts", "main_loop", "loops", "from_cache")
+        }
         data |= {"spill_bytes": self.spill_bytes, "instructions": _counts_json(self.counts)}
         data["main_loop"] = _loop_json(self.main_loop) if self.main_loop else None
         data["loops"] = [_loop_json(loop) for loop in self.loops]
         return data
 
     def as_row(self) -> dict:
-        """One flat row for a table: numbers of the tile, resources, and main-loop counts as `loop_<class>`."""
-        names = ("op", "impl", "target", "num_warps", "num_stages", "shared_bytes", "registers", "max_threads",
-                 "stack_bytes", "spill_bytes", "error")
+        """One flat row for a table: the tile, resources, and main-loop counts as `loop_<class>`."""
+        names = (
+            "op",
+            "impl",
+            "target",
+            "num_warps",
+            "num_stages",
+            "shared_bytes",
+            "registers",
+            "max_threads",
+            "stack_bytes",
+            "spill_bytes",
+            "error",
+        )
         row = {name: getattr(self, name) for name in names} | self.tile | dict(self.options)
         loop = self.main_loop.counts if self.main_loop else _NONE
         return row | {"instructions": self.counts.total} | {f"loop_{name}": loop[name] for name in CLASSES}
 
 
 def _counts_json(counts: Counts) -> dict:
-    return {"total": counts.total, "classes": counts.classes, "tensor_flops": counts.tensor_flops,
-            "widths": {n: {str(k): v for k, v in w.items()} for n, w in counts.widths.items()}, "opcodes": counts.opcodes}
+    return {
+        "total": counts.total,
+        "classes": counts.classes,
+        "tensor_flops": counts.tensor_flops,
+        "widths": {n: {str(k): v for k, v in w.items()} for n, w in counts.widths.items()},
+        "opcodes": counts.opcodes,
+    }
 
 
 def _loop_json(loop: Loop) -> dict:

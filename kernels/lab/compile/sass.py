@@ -2,10 +2,11 @@
 
 How the main loop is found. Labels and branches give basic blocks; a branch to a block that dominates it
 closes a loop, whose body is every block that reaches the branch without passing the loop's head. This also
-holds when the compiler has moved a part of the body behind the loop's end. Among the loops, the one with the most
-tensor instructions is the main loop (without any: the most FMA instructions, then the most instructions). Where
-loops are nested, work in the inner one counts for both, so the inner one is chosen if it holds at least half of
-the work of the outer one. Counts are static: what one pass through the whole body issues.
+holds when the compiler has moved a part of the body behind the loop's end. Among the loops, the one with the
+most tensor instructions is the main loop (without any: the most FMA instructions, then the most
+instructions). Where loops are nested, work in the inner one counts for both, so the inner one is chosen if it
+holds at least half of the work of the outer one. Counts are static: what one pass through the whole body
+issues.
 """
 
 import re
@@ -16,14 +17,16 @@ from kernels.lab.compile.classes import CLASSES, SIZED, bytes_per_thread, class_
 
 _LABEL = re.compile(r"^\s*(\.L_\w+):")
 _FUNCTION = re.compile(r"^\s*\.text\.(\S+):")
-_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P[0-9T]+)\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)\s*(.*?);")
+_INSTRUCTION = re.compile(
+    r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P[0-9T]+)\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)\s*(.*?);"
+)
 _TARGET = re.compile(r"`\((\.L_\w+)\)")
 _WITHOUT_SUCCESSOR = ("EXIT", "RET", "KILL")
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One machine instruction: byte address, guard ("!P1" or ""), mnemonic, operands, target label of a branch."""
+    """One machine instruction: byte address, guard ("!P1" or ""), mnemonic, operands, a branch's label."""
 
     address: int
     guard: str
@@ -89,11 +92,13 @@ def count(instructions) -> Counts:
             widths.setdefault(name, Counter())[bytes_per_thread(instruction.mnemonic)] += 1
         elif name == "tensor":
             flops += tensor_flops(instruction.mnemonic)
-    return Counts(classes, {n: dict(sorted(w.items())) for n, w in widths.items()}, dict(sorted(opcodes.items())), flops)
+    return Counts(
+        classes, {n: dict(sorted(w.items())) for n, w in widths.items()}, dict(sorted(opcodes.items())), flops
+    )
 
 
 def parse(text: str) -> tuple[list[Instruction], dict[str, int]]:
-    """Instructions of the first function in `nvdisasm -c` output, and label to index of the instruction it names.
+    """Instructions of the first function in `nvdisasm -c` output, and label to index of its instruction.
 
     The padding behind the code (a branch to itself, then NOPs) is left out.
     """
@@ -111,7 +116,13 @@ def parse(text: str) -> tuple[list[Instruction], dict[str, int]]:
             address, guard, mnemonic, operands = found.groups()
             target = _TARGET.search(operands)
             instructions.append(
-                Instruction(int(address, 16), guard or "", mnemonic, operands.strip(), target.group(1) if target else "")
+                Instruction(
+                    int(address, 16),
+                    guard or "",
+                    mnemonic,
+                    operands.strip(),
+                    target.group(1) if target else "",
+                )
             )
     for index in range(len(instructions) - 1, -1, -1):
         last = instructions[index]
@@ -138,7 +149,12 @@ def _blocks(instructions, labels) -> tuple[list[range], list[list[int]]]:
             following.append(block_at[labels[last.target]])
         # A branch may depend on a uniform predicate operand instead of a guard: "BRA.U !UP0, `(.L_x_1)".
         condition = last.operands.partition("`")[0].replace("PT", "")
-        always = not last.guard and "P" not in condition and ".DIV" not in last.mnemonic and ".CONV" not in last.mnemonic
+        always = (
+            not last.guard
+            and "P" not in condition
+            and ".DIV" not in last.mnemonic
+            and ".CONV" not in last.mnemonic
+        )
         leaves = last.opcode in ("BRA", "JMP", "BRX", *_WITHOUT_SUCCESSOR) and always
         if not leaves and number + 1 < len(blocks):
             following.append(number + 1)

@@ -1,7 +1,7 @@
 """The process that compiles: imports torch, Triton and the kernels once, then answers requests from a pipe.
 
-It runs with TRITON_INTERPRET=0 whatever its parent does, because a function decorated for the interpreter cannot
-be compiled. One request is a pickled dict with its length before it; so is the answer.
+It runs with TRITON_INTERPRET=0 whatever its parent does, because a function decorated for the interpreter
+cannot be compiled. One request is a pickled dict with its length before it; so is the answer.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import time
 import types
 from pathlib import Path
 
+from kernels import triton_mode
 from kernels.lab.compile import binaries, sass
 from kernels.lab.compile.result import Compiled
 
@@ -48,7 +49,9 @@ def _tile(module, values: dict):
     tile_class = getattr(module, "Tile", None)
     if tile_class is None and module.__name__.startswith("kernels."):
         with contextlib.suppress(ImportError):
-            tile_class = getattr(importlib.import_module(module.__name__.rpartition(".")[0] + ".plan"), "Tile", None)
+            tile_class = getattr(
+                importlib.import_module(module.__name__.rpartition(".")[0] + ".plan"), "Tile", None
+            )
     return tile_class(**values) if tile_class else types.SimpleNamespace(**values)
 
 
@@ -63,26 +66,37 @@ def _option(name: str, value):
 
 def spec_of(request: dict):
     """The `KernelSpec` that the operator's signatures module gives for a request."""
+    from triton.runtime.interpreter import InterpretedFunction
+
     module = importlib.import_module(request["module"])
     options = {name: _option(name, value) for name, value in request["options"].items()}
-    spec = module.signature(request["impl"], _tile(module, request["tile"]), **options)
-    if type(spec.fn).__name__ == "InterpretedFunction" or not hasattr(spec.fn, "cache_key"):
+    try:
+        fn = (spec := module.signature(request["impl"], _tile(module, request["tile"]), **options)).fn
+    except AttributeError:
+        # `KernelSpec` reads what an interpreted function lacks: say what is wrong rather than what is
+        # missing.
+        fn = next((f for f in vars(module).values() if isinstance(f, InterpretedFunction)), None)
+        if fn is None and not triton_mode.interpreted():
+            raise
+    if triton_mode.interpreted() or isinstance(fn, InterpretedFunction):
         raise InterpretedKernelError(
-            f"kernel {spec.name!r} was decorated for Triton's interpreter and cannot be compiled: something in "
-            f"{request['module']} sets TRITON_INTERPRET=1 while it is imported; leave the choice to "
-            "kernels.triton_mode.ensure(), which keeps the compiler process's TRITON_INTERPRET=0"
+            f"{request['op']} {request['impl']}: the kernel was decorated for Triton's interpreter and cannot "
+            f"be compiled, because TRITON_INTERPRET=1 is set while {request['module']} is imported; leave that to "
+            "kernels.triton_mode.ensure(), which keeps the TRITON_INTERPRET=0 of the compiler's processes"
         )
     return spec
 
 
 def compile_spec(spec, arch: int):
-    """PTX, cubin, shared bytes and the ptxas log of a `KernelSpec` for compute capability `arch` (120 for sm_120)."""
+    """PTX, cubin, shared bytes and ptxas log of a `KernelSpec`; `arch` is 120 for sm_120."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     source = ASTSource(spec.fn, spec.signature, spec.constexprs, spec.attrs)
-    options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | getattr(spec, "compile_options", {})
+    options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | getattr(
+        spec, "compile_options", {}
+    )
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
@@ -93,9 +107,15 @@ def _spec_key(spec, request: dict) -> str:
     from triton.compiler import ASTSource
 
     options = getattr(spec, "compile_options", {})
-    identity = [ASTSource(spec.fn, spec.signature, spec.constexprs, spec.attrs).hash(), spec.num_warps, spec.num_stages,
-                sorted(options.items()), request["target"], request["tools"],
-                [request[n] for n in ("op", "impl", "tile", "options")]]
+    identity = [
+        ASTSource(spec.fn, spec.signature, spec.constexprs, spec.attrs).hash(),
+        spec.num_warps,
+        spec.num_stages,
+        sorted(options.items()),
+        request["target"],
+        request["tools"],
+        [request[n] for n in ("op", "impl", "tile", "options")],
+    ]
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -108,7 +128,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def answer(spec, request: dict) -> dict:
-    """Compile one specialisation, or find it in the cache; returns `Compiled.as_json`, with files written beside it."""
+    """Compile one specialisation, or find it in the cache; returns `Compiled.as_json` and writes the files."""
     root = Path(request["cache_root"])
     asked = {name: request[name] for name in ("op", "impl", "tile", "target", "options")}
     key = _spec_key(spec, request)
@@ -127,15 +147,26 @@ def answer(spec, request: dict) -> dict:
     counts = sass.count(instructions)
     spilled = binaries.spills(log)
     if spilled is None:
-        # Without a ptxas log, local loads and stores stand in: they include a stack array, should there be one.
+        # Without a ptxas log, local loads and stores stand in: they include a stack array, should there be
+        # one.
         spilled = {f"spill_{way}_bytes": counts.bytes_of(f"local_{way}") // 32 for way in ("store", "load")}
     import triton
 
     result = Compiled(
-        **asked, name=spec.name, num_warps=spec.num_warps, num_stages=spec.num_stages, shared_bytes=shared,
-        max_threads=binaries.threads_per_block(ptx) or 32 * spec.num_warps, counts=counts, loops=tuple(found),
-        main_loop=sass.main_loop(found), key=key, seconds=round(time.perf_counter() - started, 3),
-        triton=triton.__version__, **usage, **spilled,
+        **asked,
+        name=spec.name,
+        num_warps=spec.num_warps,
+        num_stages=spec.num_stages,
+        shared_bytes=shared,
+        max_threads=binaries.threads_per_block(ptx) or 32 * spec.num_warps,
+        counts=counts,
+        loops=tuple(found),
+        main_loop=sass.main_loop(found),
+        key=key,
+        seconds=round(time.perf_counter() - started, 3),
+        triton=triton.__version__,
+        **usage,
+        **spilled,
     ).as_json()
     write_text(base.with_suffix(".ptx"), ptx)
     write_text(base.with_suffix(".sass"), text)
@@ -154,7 +185,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def reply_to(request: dict) -> dict:
-    """The answer to a request: a "result", the "error" of the compiler, or that the kernel is "unavailable"."""
+    """The answer to a request: a "result", the compiler's "error", or why the kernel is "unavailable"."""
     try:
         spec = spec_of(request)
     except InterpretedKernelError as error:
@@ -181,4 +212,3 @@ def main() -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-

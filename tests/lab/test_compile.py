@@ -1,0 +1,131 @@
+"""Compiling for GPUs that are not here: contents, failures, cache and bad input, on small kernels."""
+
+import json
+
+import pytest
+
+from kernels.lab import __main__ as shell
+from kernels.lab import compile as lab
+from kernels.lab.compile import binaries, pool, request
+
+MODULE = "tests.lab.compile_kernels"
+# At 64 the loop is kept as it is; at 32 ptxas makes four tiles one pass through the body.
+TILE = {"block": 64, "num_warps": 4, "num_stages": 2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELS_COMPILE_CACHE", str(tmp_path_factory.mktemp("compile-cache")))
+        yield
+    pool.stop()
+
+
+@pytest.fixture(scope="module")
+def results(cache):
+    asked = [("dot", "sm_120"), ("dot", "sm_90"), ("simt", "sm_120"), ("broken", "sm_120")]
+    compiled = lab.compile_many([dict(op=MODULE, impl=i, tile=TILE, target=t) for i, t in asked])
+    return dict(zip(asked, compiled, strict=True))
+
+
+def test_a_dot_is_tensor_instructions_in_the_main_loop(results):
+    compiled = results["dot", "sm_120"]
+    assert compiled.error is None
+    loop = compiled.main_loop.counts
+    assert loop.tensor_flops * TILE["num_warps"] == 2 * 64**3
+    assert loop["tensor"] == loop.opcodes["HMMA"] > 0
+    assert loop.total < compiled.counts.total
+
+
+def test_multiply_and_sum_has_no_tensor_instruction(results):
+    compiled = results["simt", "sm_120"]
+    assert compiled.counts["tensor"] == 0
+    assert compiled.main_loop.counts["fma"] >= 1
+
+
+def test_resources_agree_with_the_files_kept_for_reading(results):
+    compiled = results["dot", "sm_120"]
+    assert ".target sm_120" in compiled.ptx and f".reqntid {compiled.max_threads}" in compiled.ptx
+    assert compiled.max_threads == 128
+    assert compiled.sass.count("HMMA.") == compiled.counts["tensor"]
+    # Two stages of a and b, 64 x 64 bfloat16 each, at least one of them ready while the next is fetched.
+    assert compiled.shared_bytes >= 2 * 64 * 64 * 2
+    assert 16 <= compiled.registers <= 255
+    assert compiled.spill_bytes == compiled.stack_bytes == 0
+
+
+def test_a_compiler_failure_is_a_result_with_a_reason(results):
+    compiled = results["broken", "sm_120"]
+    assert not compiled.ok and "power of 2" in compiled.error
+    assert compiled.shared_bytes is None and lab.legal(compiled)[0].startswith("does not compile")
+    json.dumps(compiled.as_json())
+
+
+def test_another_target_gives_its_own_code(results):
+    assert ".target sm_90" in results["dot", "sm_90"].ptx
+    assert results["dot", "sm_90"].key != results["dot", "sm_120"].key
+
+
+def test_the_second_time_comes_from_the_cache_without_a_worker(results, monkeypatch):
+    monkeypatch.setattr(pool, "ask_all", lambda *_: pytest.fail("a worker was asked"))
+    again = lab.compile_kernel(MODULE, "dot", TILE)
+    assert again.from_cache and again == results["dot", "sm_120"]
+    assert again.as_json() == results["dot", "sm_120"].as_json()
+
+
+def test_a_changed_source_is_compiled_again(results, monkeypatch):
+    asked = []
+    monkeypatch.setattr(lab, "source_hash", lambda module: "another source")
+    monkeypatch.setattr(
+        pool, "ask_all", lambda messages, sources: asked.extend(messages) or [{"error": "E"}] * len(messages)
+    )
+    assert lab.compile_kernel(MODULE, "dot", TILE).error == "E"
+    assert len(asked) == 1
+
+
+def test_a_compiler_that_dies_is_a_result_and_the_next_request_works(results):
+    crashed = lab.compile_kernel(MODULE, "dot", TILE, crash=True)
+    assert "status 7" in crashed.error
+    assert lab.compile_kernel(MODULE, "simt", TILE, target="sm_90").ok
+
+
+def test_an_interpreted_kernel_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(pool._ENVIRONMENT, "TRITON_INTERPRET", "1")
+    pool.stop()
+    try:
+        with pytest.raises(lab.InterpretedKernelError, match="TRITON_INTERPRET=0"):
+            lab.compile_kernel(MODULE, "dot", TILE | {"block": 32})
+    finally:
+        pool.stop()
+
+
+def test_an_unknown_target_lists_the_known_ones():
+    with pytest.raises(ValueError, match="target: got 'sm_119', accepted are .*sm_120"):
+        lab.compile_kernel(MODULE, "dot", TILE, target="sm_119")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("block_h", 24), ("block_t", 0), ("num_warps", 3), ("num_stages", 0)]
+)
+def test_a_tile_that_cannot_be_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"tile: {name}={value}"):
+        request.make_request(MODULE, "dot", {name: value})
+
+
+def test_an_unknown_operator_is_named():
+    with pytest.raises(ValueError, match="op: no module"):
+        lab.compile_kernel("nothing_here.signatures", "dot", TILE)
+
+
+def test_spills_are_read_from_the_log_of_ptxas():
+    log = "16 bytes spill stores, 20 bytes spill loads\n8 bytes spill stores, 4 bytes spill loads"
+    assert binaries.spills(log) == {"spill_store_bytes": 24, "spill_load_bytes": 24}
+    assert binaries.spills("Used 80 registers") is None
+
+
+def test_the_command_prints_json(results, capsys):
+    options = ["--num-warps", "4", "--num-stages", "2", "--json"]
+    assert shell.main(["compile", "--op", MODULE, "--impl", "broken", *options]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["error"]
+    assert shell.main(["compile", "--target", "nope"]) == 2
+    assert "accepted are" in capsys.readouterr().err
