@@ -59,6 +59,7 @@ class Pool:
         for folder in ("executed", "failed", "logs"):
             (self.book.build / folder).mkdir(parents=True, exist_ok=True)
         log = self.book.build / "logs" / f"{chapter.name}.log"
+        begun = self.progress.elapsed()
         readable, writable = os.pipe()
         job = {
             "source": str(chapter.source),
@@ -87,7 +88,8 @@ class Pool:
             result = self._follow(chapter.name, events)
             code = worker.wait()
             self._workers.discard(worker)
-        return result or _lost(code, log)
+        seconds = round(self.progress.elapsed() - begun, 2)
+        return {**(result or _lost(code, log)), "seconds": seconds}
 
     def _follow(self, name: str, events) -> dict | None:
         """Print a worker's events and return its last one; None when it ended without."""
@@ -146,4 +148,4 @@ def _lost(code: int, log: Path) -> dict:
     tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
     cause = f"the worker process ended with code {code}; its log is {log.parent.name}/{log.name}"
     error = {"cell": 0, "cell_id": "", "line": "", "cause": cause, "detail": "\n".join(tail)}
-    return {"status": "failed", "cells": 0, "executed_cells": 0, "seconds": 0.0, "error": error}
+    return {"status": "failed", "cells": 0, "executed_cells": 0, "error": error}

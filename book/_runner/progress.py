@@ -33,11 +33,11 @@ class Progress:
             self.chapter(name, f"cell {event['cell']} of {event['of']}")
 
 
-def describe(name: str, error: dict) -> str:
-    """A failure in one line: chapter, cell and cause."""
+def describe(error: dict) -> str:
+    """A failure in one line: cell and cause."""
     place = f"cell {error['cell']}" if error["cell"] else "before its first cell"
     line = f" ({error['line']})" if error.get("line") else ""
-    return f"{name}: {place}{line}: {error['cause']}"
+    return f"{place}{line}: {error['cause']}"
 
 
 def table(names: list[str], chapters: dict, cached: set[str], total: float) -> str:

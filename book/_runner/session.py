@@ -141,7 +141,7 @@ class Session:
         if good:
             text = f"done, {result['cells']} cells in {result['seconds']:.1f} s"
         else:
-            text = f"FAILED in {describe(chapter.name, result['error'])}"
+            text = f"FAILED, {describe(result['error'])}"
         self.progress.chapter(chapter.name, text)
         manifest.save(self.book.manifest, self.manifest)
 
@@ -159,8 +159,8 @@ class Session:
         if not self.options.force and self.manifest["site"].get("key") == key and index.is_file():
             return f"site unchanged: {link(index)}"
         self.progress.say(f"[{self.progress.elapsed():6.1f} s] renders the site")
-        work = site.build(self.book, site.stage(self.book, self.manifest), fresh=self.options.force)
-        site.swap(work, self.book.html)
+        staged = site.stage(self.book, self.manifest)
+        site.swap(site.build(self.book, staged, fresh=self.options.force), self.book.html)
         built = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.manifest["site"] = {"key": key, "built": built}
         return f"site: {link(index)}"
@@ -179,7 +179,7 @@ class Session:
         say()
         say(table(names, self.entries, cached, self.progress.elapsed()))
         for name, error in failures.items():
-            say(f"\nFAILED {describe(name, error)}")
+            say(f"\nFAILED {name}: {describe(error)}")
             if error["detail"]:
                 say(error["detail"])
             reached = self.book.build / "failed" / f"{name}.ipynb"

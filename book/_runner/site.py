@@ -1,7 +1,8 @@
 """Renders the site: stage the sources, run Sphinx on the stage, swap the result in.
 
-Sphinx never scans the repository, only `_build/site-src`. It works incrementally in `_build/site-work`; the
-folder that people read, `_build/html`, changes by a rename and only after a build without warnings.
+Sphinx never scans the repository, only `_build/site-src`. It reads changed pages only and writes every page,
+because numbers and titles of one page stand on others. The folder that people read, `_build/html`, changes by a
+rename and only after a build without warnings.
 """
 
 import filecmp
@@ -74,10 +75,10 @@ def stage(book: Book, manifest: dict) -> Path:
 
 def build(book: Book, staged: Path, builder: str = "html", *, fresh: bool = False) -> Path:
     """Run Sphinx with warnings as errors; returns the output folder, raises BookError with Sphinx's words."""
-    output = book.build / ("site-work" if builder == "html" else builder)
-    doctrees = book.build / f"doctrees-{builder}"
+    output = book.build / f"{builder}.new"
+    doctrees = book.build / "doctrees" / builder
+    shutil.rmtree(output, ignore_errors=True)
     if fresh:
-        shutil.rmtree(output, ignore_errors=True)
         shutil.rmtree(doctrees, ignore_errors=True)
     arguments = [sys.executable, str(BOOK_FOLDER / "_runner" / "sphinx_build.py")]
     arguments += [str(staged), str(output), str(doctrees), builder]
@@ -94,15 +95,13 @@ def build(book: Book, staged: Path, builder: str = "html", *, fresh: bool = Fals
     return output
 
 
-def swap(work: Path, html: Path) -> None:
-    """Put a finished build in place of the site that is being read."""
-    incoming, outgoing = html.with_name("html.new"), html.with_name("html.old")
-    for folder in (incoming, outgoing):
-        shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(work, incoming, ignore=shutil.ignore_patterns(".doctrees", ".buildinfo"))
-    if html.exists():
-        os.replace(html, outgoing)
-    os.replace(incoming, html)
+def swap(finished: Path, target: Path) -> None:
+    """Put a finished build in place of the one that is being read."""
+    outgoing = target.with_name(f"{target.name}.old")
+    shutil.rmtree(outgoing, ignore_errors=True)
+    if target.exists():
+        os.replace(target, outgoing)
+    os.replace(finished, target)
     shutil.rmtree(outgoing, ignore_errors=True)
 
 

@@ -23,6 +23,7 @@ def main() -> int:
         confoverrides={"external_toc_path": (staged / "_toc.yml").as_posix(), "latex_individualpages": False},
         doctreedir=doctrees,
         builder=builder,
+        force_all=True,
         warningiserror=True,
         keep_going=True,
     )

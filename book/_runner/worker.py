@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import nbformat
@@ -28,7 +27,6 @@ def main() -> int:
     def report(event: dict):
         events.write(json.dumps(event) + "\n")
 
-    started = time.monotonic()
     run = Run(Path(job["kernels_base"]), report)
     error = None
     try:
@@ -49,7 +47,6 @@ def main() -> int:
             "status": "failed" if error else "ok",
             "cells": run.total,
             "executed_cells": run.executed,
-            "seconds": round(time.monotonic() - started, 2),
             "error": error,
         }
     )

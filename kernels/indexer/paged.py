@@ -74,9 +74,10 @@ def paged_logits_kernel(
     lens = tl.minimum(tl.maximum(lens, 0), capacity)
     steps = tl.cdiv(lens, BLOCK_T)
     ends = tl.cumsum(steps, 0)
-    total = tl.sum(steps, 0).to(tl.int64)
-    first = (share * total // programs_per_group).to(tl.int32)
-    last = ((share + 1) * total // programs_per_group).to(tl.int32)
+    total = tl.sum(steps, 0)
+    each, extra = total // programs_per_group, total % programs_per_group
+    first = share * each + tl.minimum(share, extra)
+    last = first + each + (share < extra).to(tl.int32)
     row_first = tl.sum((ends <= first).to(tl.int32), 0)
     row_stop = tl.sum((ends < last).to(tl.int32), 0) + 1
     row_stop = tl.where(first < last, row_stop, row_first)

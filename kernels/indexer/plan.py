@@ -7,7 +7,9 @@ length. Nothing tunes at run time.
 from dataclasses import dataclass
 
 GROUP_ROWS = 32
+PROGRAMS_PER_GROUP = 8
 MIN_CAP = 2048
+MAX_TOPK = 2048
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,12 @@ class LogitsTile:
 
 @dataclass(frozen=True)
 class TopkTile:
-    """How `radix` works: entries a chunk, warps, slices a row at most, entries that one program takes alone."""
+    """How `radix` works: entries a chunk and warps of each launch, slices a row, entries one program takes alone."""
 
     chunk: int = 2048
     num_warps: int = 8
+    merge_chunk: int = 4096
+    merge_warps: int = 16
     max_slices: int = 32
     alone: int = 8192
     programs_per_sm: int = 8
@@ -40,9 +44,9 @@ LOGITS_TILES = {
 TOPK_TILES = {
     "sm90": TopkTile(),
     "sm120": TopkTile(),
-    "interpreter": TopkTile(),
+    "interpreter": TopkTile(chunk=1024, num_warps=4, merge_chunk=1024, merge_warps=4, max_slices=8, alone=2048),
 }
-INTERPRETER_PROGRAMS = 3
+INTERPRETER_SM_COUNT = 3
 
 
 def device_class(capability: tuple[int, int] | None) -> str:
@@ -53,9 +57,9 @@ def device_class(capability: tuple[int, int] | None) -> str:
 
 
 def logits_programs(tile: LogitsTile, batch: int, sm_count: int) -> int:
-    """Grid size of `paged`: enough programs to fill the device, and at least 8 for each group of rows."""
+    """Grid size of `paged`: enough programs to fill the device, and a few for each group of rows."""
     groups = -(-batch // tile.group_rows)
-    return max(tile.programs_per_sm * sm_count, 8 * groups)
+    return max(tile.programs_per_sm * sm_count, PROGRAMS_PER_GROUP * groups)
 
 
 def topk_slices(tile: TopkTile, batch: int, sm_count: int) -> int:

@@ -24,7 +24,6 @@ __all__ = [
     "campaign_num_splits",
     "load_kv",
     "pack_cache",
-    "plan",
     "quantize_kv",
     "sparse_mla_decode",
     "sparse_mla_decode_reference",

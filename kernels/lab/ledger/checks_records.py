@@ -18,7 +18,7 @@ from kernels.lab.ledger.findings import (
     number,
     pending,
 )
-from kernels.lab.ledger.recorded import newest, pick, same_card, step_ratios, widest
+from kernels.lab.ledger.recorded import newest, origin, pick, same_card, step_ratios, widest
 from kernels.lab.ledger.registry import check
 
 PROFILED_BATCH = 16
@@ -42,7 +42,7 @@ def _op_speedup(claim: Claim, context: Context) -> Finding:
     if not times or any(math.isnan(value) for value in times.values()):
         return pending(f"sparse_mla_decode with impl {before} and {after} at batch {batch}")
     ratio = times[before] / times[after]
-    found = f"{number(ratio, 2)}× on {rows['device_name'].iloc[0]} at batch {batch}"
+    found = f"{number(ratio, 2)}× on {origin(rows)} at batch {batch}"
     return judge_ratio(claim, ratio, same_card=same_card(rows), found=found)
 
 
@@ -57,7 +57,7 @@ def _step_ratio(claim: Claim, context: Context) -> Finding:
         return pending(f"decode_step at stages {before} and {after}, batch {batch}")
     ratio = float(rows["ratio"].iloc[0])
     configured = number(rows["max_context"].iloc[0], 7)
-    found = f"{number(ratio)}× on {rows['device_name'].iloc[0]}, {configured} tokens configured"
+    found = f"{number(ratio)}× on {origin(rows)}, {configured} tokens configured"
     return judge_ratio(claim, ratio, same_card=same_card(rows), found=found)
 
 
@@ -80,7 +80,7 @@ def _step_gain(claim: Claim, context: Context) -> Finding:
     if rows.empty:
         return _with_reason(pending(f"decode_step at stages {before} and {after}, every batch"), reason)
     row = rows.loc[rows["ratio"].idxmax() if end == "high" else rows["ratio"].idxmin()]
-    found = f"{number(row['ratio'])}× on {row['device_name']} at batch {int(row['batch'])}"
+    found = f"{number(row['ratio'])}× on {origin(rows)} at batch {int(row['batch'])}"
     return _with_reason(judge_ratio(claim, row["ratio"], same_card=same_card(rows), found=found), reason)
 
 
@@ -98,7 +98,7 @@ def _share_measured(claim: Claim, context: Context) -> Finding:
         return pending(f"decode_step's profile at stage {stage}, batch {PROFILED_BATCH}")
     share = float(rows["share"].sum())
     share *= 100 if share <= 1 else 1
-    found = f"{number(share)} % on {rows['device_name'].iloc[0]} at batch {PROFILED_BATCH}"
+    found = f"{number(share)} % on {origin(rows)} at batch {PROFILED_BATCH}"
     return judge_share(claim, share, same_card=same_card(rows), found=found)
 
 
@@ -114,7 +114,7 @@ def _glue_launches(claim: Claim, context: Context) -> Finding:
     if rows.empty or "launches" not in rows:
         return _with_reason(pending(f"decode_step's profile at stage mma, batch {PROFILED_BATCH}"), reason)
     launches = float(rows["launches"].sum())
-    found = f"{number(launches, 5)} a step on {rows['device_name'].iloc[0]}"
+    found = f"{number(launches, 5)} a step on {origin(rows)}"
     return _with_reason(judge_ratio(claim, launches, same_card=False, found=found), reason)
 
 
@@ -134,5 +134,5 @@ def _indexer_exponent(claim: Claim, context: Context) -> Finding:
     times = best.groupby("max_context")["median_us"].min()
     times = times[times >= 0.02 * times.max()]
     slope = float(np.polyfit(np.log(times.index.to_numpy(float)), np.log(times.to_numpy(float)), 1)[0])
-    found = f"time grows as max_context to the power {slope:.2f} on {best['device_name'].iloc[0]}"
+    found = f"time grows as max_context to the power {slope:.2f} on {origin(best)}"
     return Finding(CONSISTENT if abs(slope - claim.number) <= LINEAR else DIFFERS, found, "recorded")

@@ -54,7 +54,7 @@ class Claim:
         return self.check.partition(":")[2]
 
     def interval(self) -> tuple[float, float]:
-        """Every value that would be printed as this figure: half a unit of the last printed digit either way."""
+        """Every value that would be printed as this figure: half a unit of the last digit either way."""
         half = 0.5 * 10.0**-self.decimals
         return self.number - half, self.number + half
 

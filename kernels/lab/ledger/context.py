@@ -60,13 +60,13 @@ class Context:
 
     @cached_property
     def measurements(self):
-        """Every usable point of data/runs, newest run first, with the device's name and capability."""
-        return recorded.load(self.data / "runs", "measurements.csv")
+        """Every usable point of data/runs, best run first."""
+        return recorded.load(self.data / "runs", "measurements")
 
     @cached_property
     def profile(self):
-        """Every row of the decode step's profiles in data/runs, newest run first."""
-        return recorded.load(self.data / "runs", "profile.csv")
+        """Every row of the decode step's profiles in data/runs, best run first."""
+        return recorded.load(self.data / "runs", "profile")
 
     def blocks(self, batch: int) -> int:
         """Blocks of the head-shared kernel without splits."""

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
 
 TARGET_CAPABILITY = "12.0"
-LARGEST = "largest"
 
 
 def load(runs: Path, name: str) -> pd.DataFrame:
-    """One table of every recorded run, newest run first.
+    """One table of every recorded run, the best run first: fresh before stale, full before quick, then the newest.
 
-    runs: data/runs. name: 'measurements.csv' or 'profile.csv'. Adds device_name, capability and utc from
-    run.json, and drops points whose status is not ok. Empty where nothing is recorded.
+    runs: data/runs. name: 'measurements' or 'profile'. Adds device_name, capability, stale and rank, and drops
+    points whose status is not ok. Empty where nothing is recorded.
     """
+    # Imported here, so that the ledger's arithmetic also runs beside a broken record.
+    from kernels.lab.records import store
+
     frames = []
-    for path in sorted(runs.glob(f"*/*/{name}")):
-        run = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
-        frame = pd.read_csv(path)
-        device = run.get("device", {})
-        capability = device.get("capability", "")
-        frame["capability"] = (
-            ".".join(map(str, capability)) if isinstance(capability, list) else str(capability)
+    for rank, record in enumerate(store.load_all(runs)):
+        device = record.info["device"]
+        frames.append(
+            record.table(name).assign(
+                device_name=device["name"],
+                capability=device["capability"],
+                stale=store.stale(record) is not None,
+                rank=rank,
+            )
         )
-        frame["device_name"] = device.get("name", "unnamed device")
-        frame["utc"] = run.get("utc", "")
-        frames.append(frame)
+    frames = [frame for frame in frames if len(frame)]
     if not frames:
         return pd.DataFrame()
     table = pd.concat(frames, ignore_index=True)
-    if "status" in table:
-        table = table[table["status"].isna() | (table["status"] == "ok")]
-    return table.sort_values("utc", ascending=False, kind="stable").reset_index(drop=True)
+    return table[table["status"] == "ok"].reset_index(drop=True)
 
 
 def device_facts(path: Path, device: str) -> dict[str, str]:
@@ -64,12 +63,17 @@ def pick(table: pd.DataFrame, **wanted: object) -> pd.DataFrame:
 
 
 def newest(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the newest run, a run on the campaign's kind of card before any other."""
+    """The rows of the best run, a run on the campaign's kind of card before any other."""
     if table.empty:
         return table
     own = table[table["capability"] == TARGET_CAPABILITY]
     table = own if not own.empty else table
-    return table[table["utc"] == table["utc"].iloc[0]]
+    return table[table["rank"] == table["rank"].min()]
+
+
+def origin(table: pd.DataFrame) -> str:
+    """Where the rows come from, for a reader: the device, and a warning when its kernels have changed since."""
+    return f"{table['device_name'].iloc[0]}{' (stale)' if table['stale'].iloc[0] else ''}"
 
 
 def same_card(table: pd.DataFrame) -> bool:
@@ -80,27 +84,22 @@ def same_card(table: pd.DataFrame) -> bool:
 def step_ratios(table: pd.DataFrame, before: str, after: str) -> pd.DataFrame:
     """Throughput of the decode step, stage `after` over stage `before`, where one run has both.
 
-    Columns: batch, context, max_context, ratio, device_name, capability.
+    Columns: batch, context, max_context, ratio, device_name, capability, stale.
     """
     both = pick(table, op="decode_step")
     if both.empty:
         return pd.DataFrame()
     keys = ["batch", "context", "max_context"]
-    for run in both["utc"].unique():
-        rows = newest_of(both, run)
+    own_first = both.assign(other=both["capability"] != TARGET_CAPABILITY).groupby(["other", "rank"])
+    for _, rows in own_first:
         first = rows[rows["stage"] == before].groupby(keys)["median_us"].min()
         last = rows[rows["stage"] == after].groupby(keys)["median_us"].min()
         ratio = (first / last).dropna().rename("ratio").reset_index()
         if len(ratio):
             return ratio.assign(
-                device_name=rows["device_name"].iloc[0], capability=rows["capability"].iloc[0]
+                **{name: rows[name].iloc[0] for name in ("device_name", "capability", "stale")}
             )
     return pd.DataFrame()
-
-
-def newest_of(table: pd.DataFrame, utc: str) -> pd.DataFrame:
-    """The rows of the run with this time stamp."""
-    return table[table["utc"] == utc]
 
 
 def widest(table: pd.DataFrame) -> pd.DataFrame:

@@ -95,7 +95,8 @@ def stale(record: Record) -> str | None:
         _current["hash"] = source.kernels_sha256()
     if record.info["kernels_sha256"] == _current["hash"]:
         return None
-    return f"the kernels have changed since this run ({record.info['kernels_sha256'][:7]}, now {_current['hash'][:7]})"
+    recorded, now = record.info["kernels_sha256"][:7], _current["hash"][:7]
+    return f"the kernels have changed since this run ({recorded}, now {now})"
 
 
 def finished_runs(base: Path | None = None) -> list[Record]:

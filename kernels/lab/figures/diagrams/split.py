@@ -1,5 +1,4 @@
-"""Split-K: every block takes a range of the tokens, a second step merges the partial results by their LSEs.
-"""
+"""Split-K: every block takes a range of the tokens, a second step merges the partial results by their LSEs."""
 
 from __future__ import annotations
 
