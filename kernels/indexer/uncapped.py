@@ -16,9 +16,9 @@ def gather_and_score(q, index_cache, weights, lengths, block_table, width, compu
     values, scales = planes(index_cache)
     pages = block_table[:, : pages_for(width)].to(torch.int64)
     width = min(width, pages.shape[1] * PAGE_ENTRIES)
-    # A negative page would wrap around to the end of the cache: clamp before the gather, mask after.
+    # Columns past a row's need hold anything, and -1 would wrap around: clamp before the gather, mask after.
     present = pages >= 0
-    pages = pages.clamp(min=0)
+    pages = pages.clamp(0, index_cache.shape[0] - 1)
     # [B, S, 128]
     keys = values[pages].view(torch.float8_e4m3fn).reshape(batch, -1, values.shape[2]).to(compute_dtype)
     # [B, S, 64], rounded to compute_dtype before the ReLU and the head sum
