@@ -10,7 +10,7 @@ triton_mode.ensure()
 
 from kernels.sparse_mla.api import sparse_mla_decode, workspace_bytes  # noqa: E402
 from kernels.sparse_mla.layout import allocate_cache, load_kv, pack_cache, quantize_kv, store_kv  # noqa: E402
-from kernels.sparse_mla.plan import IMPLS, Plan, campaign_num_splits, plan  # noqa: E402
+from kernels.sparse_mla.plan import IMPLS, Plan, campaign_num_splits  # noqa: E402
 from kernels.sparse_mla.reference import sparse_mla_decode_reference  # noqa: E402
 from kernels.sparse_mla.tiles import Tile  # noqa: E402
 from kernels.sparse_mla.validate import ArgumentError  # noqa: E402
