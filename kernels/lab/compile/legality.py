@@ -2,14 +2,7 @@
 
 from kernels.lab.compile.classes import TCGEN_OPCODES, WARPGROUP_OPCODES
 from kernels.lab.devices import device_of, target_of
-
-REGISTER_UNIT = 256  # registers are given to a warp in multiples of this
-
-
-def registers_per_block(registers: int, threads: int) -> int:
-    """Registers a block occupies: a warp's share is rounded up to a multiple of 256."""
-    warps = -(-threads // 32)
-    return warps * (-(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT)
+from kernels.lab.occupancy import registers_per_block
 
 
 def legal(compiled, device: str = "rtx-pro-6000") -> list[str]:
