@@ -1,8 +1,8 @@
 """Renders the site: stage the sources, run Sphinx on the stage, swap the result in.
 
 Sphinx never scans the repository, only `_build/site-src`. It reads changed pages only and writes every page,
-because numbers and titles of one page stand on others. The folder that people read, `_build/html`, changes by a
-rename and only after a build without warnings.
+because numbers and titles of one page stand on others. The folder that people read, `_build/html`, changes by
+a rename and only after a build without warnings.
 """
 
 import filecmp
