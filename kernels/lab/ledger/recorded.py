@@ -10,10 +10,10 @@ TARGET_CAPABILITY = "12.0"
 
 
 def load(runs: Path, name: str) -> pd.DataFrame:
-    """One table of every recorded run, the best run first: fresh before stale, full before quick, then the newest.
+    """One table of every recorded run, the best first: fresh before stale, full before quick, then newest.
 
-    runs: data/runs. name: 'measurements' or 'profile'. Adds device_name, capability, stale and rank, and drops
-    points whose status is not ok. Empty where nothing is recorded.
+    runs: data/runs. name: 'measurements' or 'profile'. Adds device_name, capability, stale and rank, and
+    drops points whose status is not ok. Empty where nothing is recorded.
     """
     # Imported here, so that the ledger's arithmetic also runs beside a broken record.
     from kernels.lab.records import store
@@ -72,7 +72,7 @@ def newest(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def origin(table: pd.DataFrame) -> str:
-    """Where the rows come from, for a reader: the device, and a warning when its kernels have changed since."""
+    """Where the rows come from: the device, and a warning when the kernels have changed since."""
     return f"{table['device_name'].iloc[0]}{' (stale)' if table['stale'].iloc[0] else ''}"
 
 
