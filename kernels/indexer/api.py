@@ -1,4 +1,4 @@
-"""The indexer's two operators: check, choose a rung, launch. An explicit `impl` never falls back to another."""
+"""The indexer's two operators: check, choose a rung, launch. An explicit `impl` never falls back."""
 
 from functools import lru_cache
 
@@ -25,9 +25,8 @@ def _device_facts(device: torch.device) -> tuple[str, int]:
 
 def _require_runnable(impl: str, device: torch.device) -> None:
     if device.type != "cuda" and not INTERPRETED:
-        validate.reject(
-            "impl", f"{impl!r} with tensors on {device}", "a CUDA device, or TRITON_INTERPRET=1 before the import"
-        )
+        accepted = "a CUDA device, or TRITON_INTERPRET=1 before the import"
+        validate.reject("impl", f"{impl!r} with tensors on {device}", accepted)
 
 
 def indexer_logits(
@@ -121,7 +120,7 @@ def topk_workspace(batch: int, k: int, device, tile: plan.TopkTile | None = None
     """Scratch for `indexer_topk(impl="radix")`, sized by batch, k and device alone; it may hold anything.
 
     Returns:
-        int32 [2, batch, slices, k]; a single element in each dimension but the first where rows are not shared.
+        int32 [2, batch, slices, k], or [2, 1, 1, 1] where one program takes a whole row.
     """
     device = torch.device(device)
     device = torch.empty(0, device=device).device

@@ -1,9 +1,9 @@
-"""Rung 2, the campaign's fix: do only a bucket's worth of columns, and leave the rows of `out` where they are.
+"""Rung 2, the campaign's fix: do only a bucket's worth of columns, and leave the rows of `out` in place.
 
 The work falls from O(max_context) to O(bucket). The bucket is chosen on the host, from the longest live row,
-before a CUDA graph is chosen: one graph a bucket. What must not follow the bucket is the row stride: a consumer
-that was captured with the wide stride would read row 0 correctly and every other row from the wrong place.
-Chapter 6 shows both.
+before a CUDA graph is chosen: one graph a bucket. What must not follow the bucket is the row stride: a
+consumer that was captured with the wide stride would read row 0 correctly and every other row from the wrong
+place. Chapter 6 shows both.
 """
 
 import torch
@@ -54,7 +54,7 @@ def capped_logits(
     fill_tail: bool = True,
     compute_dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
-    """Write the logits of the first `cap` entries of every row; arguments as `indexer_logits` after its checks.
+    """Write the logits of the first `cap` entries of every row; other arguments as checked.
 
     Args:
         out: float32 [B, max_seq_len], any row stride.

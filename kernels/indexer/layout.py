@@ -45,10 +45,10 @@ def allocate_index_cache(
         raise ValueError(f"num_pages: got {num_pages}, accepted is 1 or more")
     if page_stride < PAGE_BYTES or page_stride % ALIGNMENT:
         raise ValueError(
-            f"page_stride: got {page_stride} bytes, accepted are multiples of {ALIGNMENT} from {PAGE_BYTES} up"
+            f"page_stride: got {page_stride} bytes, accepted is {PAGE_BYTES} or more in steps of {ALIGNMENT}"
         )
     if storage_offset < 0 or storage_offset % ALIGNMENT:
-        raise ValueError(f"storage_offset: got {storage_offset} bytes, accepted are multiples of {ALIGNMENT}")
+        raise ValueError(f"storage_offset: got {storage_offset} bytes, accepted is a multiple of {ALIGNMENT}")
     nbytes = storage_offset + (num_pages - 1) * page_stride + PAGE_BYTES
     storage = torch.full((nbytes,), fill, dtype=torch.uint8, device=device)
     shape = (num_pages, PAGE_ENTRIES, 1, ENTRY_BYTES)
@@ -84,7 +84,7 @@ def store_index_keys(cache: torch.Tensor, slots: torch.Tensor, keys: torch.Tenso
     store_quantized(cache, slots, payload, scales)
 
 
-def store_quantized(cache: torch.Tensor, slots: torch.Tensor, payload: torch.Tensor, scales: torch.Tensor) -> None:
+def store_quantized(cache, slots: torch.Tensor, payload: torch.Tensor, scales: torch.Tensor) -> None:
     """Write e4m3 bytes uint8 [N, 128] and scales float32 [N] at `slots` [N]."""
     values, scale_plane = planes(cache)
     slots = slots.to(cache.device, torch.int64)

@@ -18,7 +18,7 @@ from .layout import INDEX_DIM, INDEX_HEADS, PAGE_ENTRIES
 
 @triton.jit
 def load_pages(table_ptr, stride_table_p, step, num_pages, PAGE: tl.constexpr, BLOCK_T: tl.constexpr):
-    """Page of each token of a step: a scalar when a step is one page, else [BLOCK_T]; -1 past the last page."""
+    """Page of each token of a step: a scalar if a step is one page, else [BLOCK_T]; -1 past the last."""
     if BLOCK_T == PAGE:
         return tl.load(table_ptr + step * stride_table_p, mask=step < num_pages, other=-1)
     else:
@@ -103,7 +103,7 @@ def paged_logits_kernel(
             table_row = block_table_ptr + row * stride_table_b
             out_row = out_ptr + row * stride_out_b
             num_pages = tl.cdiv(length, PAGE)
-            # The page number is read a step ahead: keys and scales then prefetch STAGES deep without waiting for it.
+            # Page numbers are read a step ahead: keys and scales then prefetch STAGES deep without a wait.
             page = load_pages(table_row, stride_table_p, low, num_pages, PAGE, BLOCK_T)
             for step in tl.range(low, high, num_stages=STAGES):
                 next_page = load_pages(table_row, stride_table_p, step + 1, num_pages, PAGE, BLOCK_T)
@@ -135,8 +135,8 @@ def paged_launch(q, index_cache, weights, seq_lens, block_table, out, *, tile, p
     groups = triton.cdiv(batch, tile.group_rows)
     programs_per_group = triton.cdiv(programs, groups)
     arguments = dict(
-        q_ptr=q, cache_ptr=index_cache, weights_ptr=weights, seq_lens_ptr=seq_lens, block_table_ptr=block_table,
-        out_ptr=out,
+        q_ptr=q, cache_ptr=index_cache, weights_ptr=weights, seq_lens_ptr=seq_lens,
+        block_table_ptr=block_table, out_ptr=out,
         batch=batch, group_rows=triton.cdiv(batch, groups), programs_per_group=programs_per_group,
         capacity=min(width, block_table.shape[1] * PAGE_ENTRIES),
         stride_q_b=q.stride(0), stride_q_h=q.stride(1), page_words=index_cache.stride(0) // 4,

@@ -1,7 +1,7 @@
 """Launch choices of the indexer: tiles for each device class, grid sizes, the cap's ladder of buckets.
 
-Everything here depends on shapes and the device, never on the lengths, so that a captured graph holds for every
-length. Nothing tunes at run time.
+Tiles and grids depend on shapes and the device, never on the lengths, so that a captured graph holds for
+every length; the cap alone is the host's reading of a length. Nothing tunes at run time.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class LogitsTile:
 
 @dataclass(frozen=True)
 class TopkTile:
-    """How `radix` works: entries a chunk and warps of each launch, slices a row, entries one program takes alone."""
+    """How `radix` works: chunk and warps of each launch, slices a row, entries one program takes alone."""
 
     chunk: int = 2048
     num_warps: int = 8
@@ -44,13 +44,13 @@ LOGITS_TILES = {
 TOPK_TILES = {
     "sm90": TopkTile(),
     "sm120": TopkTile(),
-    "interpreter": TopkTile(chunk=1024, num_warps=4, merge_chunk=1024, merge_warps=4, max_slices=8, alone=2048),
+    "interpreter": TopkTile(1024, num_warps=4, merge_chunk=1024, merge_warps=4, max_slices=8, alone=2048),
 }
 INTERPRETER_SM_COUNT = 3
 
 
 def device_class(capability: tuple[int, int] | None) -> str:
-    """The tables' key for a compute capability; None is the interpreter. Unknown devices take sm_120's tiles."""
+    """The tables' key for a compute capability, None for the interpreter; others than sm_90 take sm_120's."""
     if capability is None:
         return "interpreter"
     return "sm90" if capability[0] == 9 else "sm120"

@@ -1,4 +1,4 @@
-"""The indexer's kernels as a compiler sees them: the specialisation that a launch would get, without a GPU."""
+"""The indexer's kernels as a compiler sees them: the specialisation that a launch would get."""
 
 import torch
 
@@ -29,7 +29,7 @@ def signature(
     """The specialisation of one kernel of the ladder.
 
     Args:
-        kernel: "paged" or "fill_tail" with a `LogitsTile`, "radix_slices" or "radix_candidates" with a `TopkTile`.
+        kernel: "paged" or "fill_tail" with a `LogitsTile`, the radix kernels with a `TopkTile`.
 
     Raises:
         ValueError: another name, or a shape for which the kernel is not launched.

@@ -1,12 +1,12 @@
 """Top-k to physical indices: PyTorch's over the whole row, and a radix selection that follows the lengths.
 
-`torch.topk` sorts `max_seq_len` columns whatever is live. Rung 2 reads live entries only. Order-preserving keys
-make the k-th largest score a 32-bit number, found from its top bit down: one counting pass decides one bit, and
-the search ends early once exactly k entries lie at or above the trial value. A pass over a few thousand entries
-reads the L1 cache, so that passes cost less than building histograms would. A short row is one program's work.
-A long one is cut into slices of about sqrt(length * k) entries; each slice keeps its own best k, in order of
-position, and a second launch selects among those. Two launches always: no counters to zero, nothing to race,
-and no time that depends on the width. Chapter 6 measures it.
+`torch.topk` sorts `max_seq_len` columns whatever is live. Rung 2 reads live entries only. Order-preserving
+keys make the k-th largest score a 32-bit number, found from its top bit down: one counting pass decides one
+bit, and the search ends early once exactly k entries lie at or above the trial value. A pass over a few
+thousand entries reads the L1 cache, so that passes cost less than building histograms would. A short row is
+one program's work. A long one is cut into slices of about sqrt(length * k) entries; each slice keeps its own
+best k, in order of position, and a second launch selects among those. No counters to zero, nothing to
+race; the number of launches follows from the batch, never from the width. Chapter 6 measures it.
 """
 
 import torch
@@ -74,7 +74,7 @@ def count_at_least(scores_ptr, count, threshold, CHUNK: tl.constexpr):
 
 @triton.jit
 def find_threshold(scores_ptr, count, k, CHUNK: tl.constexpr):
-    """The k-th largest of `count` scores -> (threshold, number of ties to take, whether `>=` takes exactly k).
+    """The k-th largest of `count` scores -> (threshold, ties to take, whether `>=` takes exactly k).
 
     With no more than k scores every one is taken.
     """
@@ -169,7 +169,7 @@ def select_candidates_kernel(
     stride_lens, stride_table_b, stride_table_p, stride_out_b,
     PAGE: tl.constexpr, CHUNK: tl.constexpr, ALONE: tl.constexpr, MERGE_CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (batch,). Selects among the candidates of a row's slices; rows of one slice are finished already."""
+    """Grid: (batch,). Selects among the candidates of a row's slices; rows of one slice are done."""
     row = tl.program_id(0).to(tl.int64)
     length = tl.minimum(tl.maximum(tl.load(seq_lens_ptr + row * stride_lens), 0), capacity)
     entries, parts = split_row(length, k, slices, CHUNK, ALONE)

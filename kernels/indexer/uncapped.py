@@ -1,8 +1,8 @@
 """Rung 1, as the campaign met it: gather the whole block table, one bf16 GEMM, PyTorch glue. O(max_context).
 
 In a captured decode step `max_seq_len` is the configured context, not the live one: every step gathers,
-converts and multiplies all of it, in each of the 21 ratio-4 layers, and writes a `[B, S, 64]` score tensor that
-the next operations read again. Chapter 6 measures it.
+converts and multiplies all of it, in each of the 21 ratio-4 layers, and writes a `[B, S, 64]` score tensor
+that the next operations read again. Chapter 6 measures it.
 """
 
 import torch
@@ -11,7 +11,7 @@ from .layout import PAGE_ENTRIES, live_lengths, pages_for, planes
 
 
 def gather_and_score(q, index_cache, weights, lengths, block_table, width, compute_dtype) -> torch.Tensor:
-    """Score the first `width` entries of every row, live or not -> float32 [B, width], -inf past `lengths`."""
+    """Score the first `width` entries of every row, live or not -> float32 [B, <= width]; -inf if dead."""
     batch = q.shape[0]
     values, scales = planes(index_cache)
     pages = block_table[:, : pages_for(width)].to(torch.int64)

@@ -2,7 +2,16 @@
 
 import torch
 
-from .layout import ALIGNMENT, ENTRY_BYTES, INDEX_DIM, INDEX_HEADS, PAGE_BYTES, PAGE_ENTRIES, live_lengths, pages_for
+from .layout import (
+    ALIGNMENT,
+    ENTRY_BYTES,
+    INDEX_DIM,
+    INDEX_HEADS,
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    live_lengths,
+    pages_for,
+)
 
 QUERY_DTYPES = (torch.float8_e4m3fn, torch.bfloat16)
 MAX_ENTRIES = 2**31 - 2 * PAGE_ENTRIES
@@ -82,7 +91,7 @@ def check_cache(index_cache, device) -> None:
             f"(page stride, {ENTRY_BYTES}, any, 1): the page's bytes are one run",
         )
     if (pages > 1 and stride < PAGE_BYTES) or stride % ALIGNMENT:
-        reject("index_cache", f"page stride {stride} bytes", f"a multiple of {ALIGNMENT} from {PAGE_BYTES} up")
+        reject("index_cache", f"page stride {stride} bytes", f"{PAGE_BYTES} or more, a multiple of {ALIGNMENT}")
     if offset % ALIGNMENT or (index_cache.device.type != "meta" and index_cache.data_ptr() % ALIGNMENT):
         reject("index_cache", f"storage offset {offset} bytes", f"a multiple of {ALIGNMENT}")
 
