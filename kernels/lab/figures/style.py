@@ -64,6 +64,7 @@ STYLES: dict[str, Look] = {
     "simt": Look("per-head SIMT", VERMILLION, "s", "--"),
     "mma": Look("MMA", ORANGE, "D", "-."),
     "split_k": Look("split-K", SKY, "^", "-"),
+    "split_k_fp32": Look("split-K, fp32 scratch", BROWN, "d", "--"),
     "auto": Look("auto", BLUE, "o", "-"),
     "auto_sm120": Look("auto within sm_120", GREEN, "P", "-"),
     "flash_mla": Look("FlashMLA", PURPLE, "X", "--"),
@@ -72,8 +73,8 @@ STYLES: dict[str, Look] = {
     "capped": Look("capped", ORANGE, "D", "-."),
     "paged": Look("paged", BLUE, "o", "-"),
     "deep_gemm": Look("DeepGEMM", PURPLE, "X", "--"),
-    "torch_topk": Look("torch.topk", GREY, "v", ":"),
-    "live": Look("live-length top-k", BLUE, "o", "-"),
+    "torch": Look("torch.topk", GREY, "v", ":"),
+    "radix": Look("radix top-k", BLUE, "o", "-"),
     # the campaign's stages
     "baseline": Look("baseline", VERMILLION, "s", "--"),
     "indexer_cap": Look("indexer cap", GREEN, "P", "-"),

@@ -1,4 +1,4 @@
-"""Split-K: every block takes a range of the tokens, a second step merges the partial results by their LSEs."""
+"""Split-K: each block takes a range of the tokens, then a second step merges the partials by their LSEs."""
 
 from __future__ import annotations
 
