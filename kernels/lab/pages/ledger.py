@@ -36,9 +36,9 @@ COLUMNS = {
 
 
 def write(staged_dir: Path, manifest: dict[str, Any]) -> None:
-    """Replace the marker line in the staged ledger page by the rules, a summary and one table for each chapter.
+    """Replace the marker line in the staged ledger page by the rules, a summary and a table for each chapter.
 
-    staged_dir: the folder that Sphinx will read; the page is book/ledger.md below it. manifest: the runner's; unused.
+    staged_dir: the folder that Sphinx will read, with the page at book/ledger.md. manifest: unused.
     Raises ValueError: the page has no marker line.
     """
     page = Path(staged_dir) / "book" / "ledger.md"
@@ -115,11 +115,12 @@ A status is never typed: code computes it whenever the site is built.
 
 reproduced
 : The value found, rounded as the article rounds, is the article's. Figures that an article calls approximate
-  may be off by {number(100 * ABOUT)} %. A ratio measured on the campaign's kind of card may be off by {number(100 * SAME_CARD)} %.
+  may be off by {number(100 * ABOUT)} %, a ratio measured on the campaign's kind of card by
+  {number(100 * SAME_CARD)} %.
 
 consistent
-: For arithmetic, the rounding of the printed inputs allows the figure. For a ratio measured on another card, the
-  direction is the same and the size within a factor of {number(RATIO_FACTOR)}; for a share, it is within
+: For arithmetic, the rounding of the printed inputs allows the figure. For a ratio measured on another card,
+  the direction is the same and the size within a factor of {number(RATIO_FACTOR)}; for a share, it is within
   {number(SHARE_POINTS)} percentage points.
 
 differs
