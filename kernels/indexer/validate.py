@@ -91,7 +91,7 @@ def check_cache(index_cache, device) -> None:
             f"(page stride, {ENTRY_BYTES}, any, 1): the page's bytes are one run",
         )
     if (pages > 1 and stride < PAGE_BYTES) or stride % ALIGNMENT:
-        reject("index_cache", f"page stride {stride} bytes", f"{PAGE_BYTES} or more, a multiple of {ALIGNMENT}")
+        reject("index_cache", f"page stride {stride} bytes", f"{PAGE_BYTES} or more in steps of {ALIGNMENT}")
     if offset % ALIGNMENT or (index_cache.device.type != "meta" and index_cache.data_ptr() % ALIGNMENT):
         reject("index_cache", f"storage offset {offset} bytes", f"a multiple of {ALIGNMENT}")
 
