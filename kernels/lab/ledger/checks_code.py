@@ -217,8 +217,8 @@ def _tile_fits(claim: Claim, context: Context) -> Finding:
     if compiled is not None and compiled.ok:
         evidence = "compiled"
         reason = (
-            f"This book's kernel with this tile takes {number(compiled.shared_bytes / 1024)} KiB: the compiler "
-            f"keeps operands in registers and spills {number(compiled.spill_bytes)} bytes a thread."
+            f"This book's kernel with this tile takes {number(compiled.shared_bytes / 1024)} KiB: the "
+            f"compiler keeps operands in registers and spills {number(compiled.spill_bytes)} bytes a thread."
         )
     status = REPRODUCED if (planned <= budget) == (expected == "yes") else DIFFERS
     return Finding(status, found, evidence, reason)

@@ -1,14 +1,14 @@
 """What a check finds, and the rules by which a figure counts as reproduced, consistent or different.
 
 Rules for computed figures. The value found is computed twice: from the printed inputs, and as the range that
-the inputs' own rounding allows. A figure is reproduced when the value found, rounded as the article rounds, is
-the article's; consistent when the two ranges overlap; and differs otherwise. A figure that the article calls
-approximate may be off by `ABOUT` of its size.
+the inputs' own rounding allows. A figure is reproduced when the value found, rounded as the article rounds,
+is the article's; consistent when the two ranges overlap; and differs otherwise. A figure that the article
+calls approximate may be off by `ABOUT` of its size.
 
 Rules for ratios measured on another card than the campaign's. A ratio is consistent when it lies on the same
 side of one and within a factor of `RATIO_FACTOR` of the article's; a share, when it is within `SHARE_POINTS`
-percentage points. On the campaign's own kind of card a ratio within `SAME_CARD` of the article's is reproduced.
-Absolute times of another machine are never compared.
+percentage points. On the campaign's own kind of card a ratio within `SAME_CARD` of the article's is
+reproduced. Absolute times of another machine are never compared.
 """
 
 from __future__ import annotations
