@@ -84,8 +84,8 @@ def occupancy(shared_bytes: int, registers: int, threads: int, target: str | Tar
 class Waves:
     """A grid on a device: `blocks` over `sm_count` multiprocessors that hold `resident` blocks each.
 
-    `full` waves are complete, `tail` blocks are left for a last one. `busy_sms` is how many multiprocessors ever
-    get a block; `efficiency` is the grid's work over what the same time could do with every place taken.
+    `full` waves are complete, `tail` blocks are left for a last one. `busy_sms` is how many multiprocessors
+    ever get a block; `efficiency` is the grid's work over what the same time could do with every place taken.
     """
 
     blocks: int

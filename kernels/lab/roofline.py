@@ -1,9 +1,9 @@
 """Exact counts of work and bytes, and the time that a device could not beat.
 
-A roof is max(bytes / bandwidth, operations / rate): what remains when every pipe is perfectly busy. Counts are
-of what a launch must do (compulsory) or of what a given grid asks for (requested); neither is measured.
-Sizes come from the cache layouts: a KV entry is 584 bytes (448 e4m3, 64 bfloat16, 8 scale bytes), an index entry
-132 (128 e4m3, one float32 scale), an index 4.
+A roof is max(bytes / bandwidth, operations / rate): what remains when every pipe is perfectly busy. Counts
+are of what a launch must do (compulsory) or of what a given grid asks for (requested); neither is measured.
+Sizes come from the cache layouts: a KV entry is 584 bytes (448 e4m3, 64 bfloat16, 8 scale bytes), an index
+entry 132 (128 e4m3, one float32 scale), an index 4.
 """
 
 from dataclasses import dataclass
@@ -118,8 +118,8 @@ def combine(batch: int, heads: int, num_splits: int, scratch_bytes: int = 2) -> 
 class ScratchClaim:
     """The campaign's two figures for split-K's scratch beside the arithmetic, in megabytes (10**6 bytes).
 
-    The articles say 6.2 MB a layer at batch 16 and 530 MB a step over 43 layers. The second is twice 43 times the
-    first, so "a layer" is one way and "a step" is written and read.
+    The articles say 6.2 MB a layer at batch 16 and 530 MB a step over 43 layers. The second is twice 43 times
+    the first, so "a layer" is one way and "a step" is written and read.
     """
 
     layer_mb: float
@@ -139,8 +139,9 @@ class ScratchClaim:
         return self.stated_step_mb / self.step_mb - 1
 
 
-def scratch_claim(batch: int = 16, heads: int = 64, num_splits: int = 6, scratch_bytes: int = 2,
-                  layers: int = LAYERS) -> ScratchClaim:  # fmt: skip
+def scratch_claim(
+    batch: int = 16, heads: int = 64, num_splits: int = 6, scratch_bytes: int = 2, layers: int = LAYERS
+) -> ScratchClaim:
     """The campaign's scratch arithmetic: its batch, its number of splits, bfloat16 partial outputs."""
     one_way = scratch(batch, heads, num_splits, scratch_bytes)["partial_output"] / 1e6
     return ScratchClaim(one_way, 2 * one_way, layers * one_way, 2 * layers * one_way)
@@ -189,8 +190,14 @@ def uncapped_indexer(batch: int, capacity: int, score_passes: int = 4) -> Work:
     )
 
 
-def roof(work: Work, device, *, arithmetic: str = "bf16_tensor", bandwidth: str = "dram_bandwidth",
-         measured: bool = False) -> Roof:  # fmt: skip
+def roof(
+    work: Work,
+    device,
+    *,
+    arithmetic: str = "bf16_tensor",
+    bandwidth: str = "dram_bandwidth",
+    measured: bool = False,
+) -> Roof:
     """The roof of `work` on a device.
 
     Args:

@@ -7,9 +7,22 @@ import pytest
 from kernels.lab import devices
 
 NEEDED = {
-    "name", "target", "sm_count", "boost_clock", "dram_bandwidth", "l2", "l2_bandwidth", "fp32", "bf16_tensor",
-    "shared_optin", "shared_per_sm", "registers_per_sm", "warps_per_sm", "fma_lanes", "bf16_tensor_flops_per_clock",
-}  # fmt: skip
+    "name",
+    "target",
+    "sm_count",
+    "boost_clock",
+    "dram_bandwidth",
+    "l2",
+    "l2_bandwidth",
+    "fp32",
+    "bf16_tensor",
+    "shared_optin",
+    "shared_per_sm",
+    "registers_per_sm",
+    "warps_per_sm",
+    "fma_lanes",
+    "bf16_tensor_flops_per_clock",
+}
 MARKS = {"source", "stated", "press", "derived", "measured", "disputed", "unverified"}
 
 
@@ -35,7 +48,7 @@ def test_disputed_values_are_marked():
 
 @pytest.mark.parametrize("key", devices.devices())
 def test_rates_agree_with_clock_and_multiprocessors(key):
-    """Two independent columns: TFLOP/s as published, and lanes times clock. Tensor rates may use another clock."""
+    """Two columns: TFLOP/s as published, and lanes times clock. Tensor rates may use another clock."""
     device = devices.device_of(key)
     clock = device["sm_count"] * device["boost_clock"] * 1e6 / 1e12
     assert 2 * device["fma_lanes"] * clock == pytest.approx(device["fp32"], rel=0.02)
@@ -74,7 +87,12 @@ def test_the_present_device_is_described_without_naming_the_machine(monkeypatch)
 
     class Properties:
         name, major, minor, multi_processor_count = "NVIDIA H200", 9, 0, 132
-        shared_memory_per_block_optin, L2_cache_size, total_memory, uuid = 232_448, 52_428_800, 1 << 37, "GPU-1-2"
+        shared_memory_per_block_optin, L2_cache_size, total_memory, uuid = (
+            232_448,
+            52_428_800,
+            1 << 37,
+            "GPU-1-2",
+        )
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)

@@ -25,7 +25,11 @@ def test_the_h200_turns_arithmetic_bound_near_1100_candidates():
 
 
 def test_one_head_a_block_asks_for_everything_64_times():
-    assert roofline.redundancy(64) == 64 and roofline.redundancy(64, 32) == 2 and roofline.redundancy(63, 32) == 2
+    assert (
+        roofline.redundancy(64) == 64
+        and roofline.redundancy(64, 32) == 2
+        and roofline.redundancy(63, 32) == 2
+    )
     live = roofline.attention(16, 64, 512).parts["kv"]
     assert roofline.requested_kv_bytes(16, 64, 512) == 64 * live
 

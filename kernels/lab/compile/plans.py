@@ -18,12 +18,18 @@ def planner(op: str):
     return importlib.import_module(f"kernels.{op}.plan")
 
 
-def _plans(op: str, target: str) -> list:
+def _plans(op: str, target: str) -> list[tuple[str, object]]:
+    """(impl, tile) of every plan for a target, in the planner's order."""
     module, facts = planner(op), target_of(target)
+    tile_class = "sm120" if facts.capability[0] == 12 else "native"
+    if op == "indexer" and not hasattr(module, "every_plan"):
+        kernels = importlib.import_module(f"kernels.{op}.signatures").KERNELS
+        name = module.device_class(facts.capability)
+        logits, topk = module.LOGITS_TILES[name], module.TOPK_TILES[name]
+        return [(kernel, topk if kernel.startswith("radix") else logits) for kernel in kernels]
     sms = next((device_of(d)["sm_count"] for d in devices() if device_of(d).target == facts), 132)
     device = module.Device(sms, facts.capability, facts.shared_optin)
-    tile_class = "sm120" if facts.capability[0] == 12 else "native"
-    return module.every_plan(device, tile_class)
+    return [(plan.impl, plan.tile) for plan in module.every_plan(device, tile_class)]
 
 
 # Options of the operators' signatures that change the machine code: one and two caches, lengths, sinks, odd
@@ -34,12 +40,13 @@ _ATTENTION_VARIANTS = [
     {"extra_topk": 64, "extra_page_size": 2, "has_sink": False},
     {"heads": 16, "has_length": True, "topk": 2048},
 ]
+_COMBINE_TILE = {"block_h": 1, "block_t": 1, "num_warps": 4, "num_stages": 1}
 _COMBINE_VARIANTS = [
     {"num_splits": n, "scratch_dtype": d} for d in ("bfloat16", "float32") for n in (2, 6, 8, 64)
 ]
 
 
-def _variants(op: str, impl: str, thorough: bool) -> list[dict]:
+def _variants(op: str, thorough: bool) -> list[dict]:
     if op != "sparse_mla":
         return [{}]
     return _ATTENTION_VARIANTS if thorough else _ATTENTION_VARIANTS[:2]
@@ -58,16 +65,12 @@ def every_configuration(target: str = "sm_120", operators=OPERATORS, thorough: b
     requests = []
     for op in operators:
         importlib.import_module(f"kernels.{op}.signatures")
-        for plan in _plans(op, target):
-            tile = getattr(plan, "tile", None) or {}
-            requests += [
-                make_request(op, plan.impl, tile, target, **o) for o in _variants(op, plan.impl, thorough)
-            ]
+        for impl, tile in _plans(op, target):
+            requests += [make_request(op, impl, tile, target, **o) for o in _variants(op, thorough)]
         if op == "sparse_mla":
             # The combine kernel has no tile of its own: its block follows from the number of splits.
-            tile = {"block_h": 1, "block_t": 1, "num_warps": 4, "num_stages": 1}
             chosen = _COMBINE_VARIANTS if thorough else [_COMBINE_VARIANTS[i] for i in (2, 3, 7)]
-            requests += [make_request(op, "combine", tile, target, **o) for o in chosen]
+            requests += [make_request(op, "combine", _COMBINE_TILE, target, **o) for o in chosen]
     return requests
 
 
@@ -76,7 +79,9 @@ def default_tile(op: str, impl: str, target: str = "sm_120") -> dict:
     if "." in op:
         return {}
     plans = _plans(op, target)
-    for plan in plans:
-        if plan.impl == impl:
-            return asdict(plan.tile)
-    raise ValueError(f"impl: got {impl!r}, accepted for {op} are {sorted({p.impl for p in plans})}")
+    for name, tile in plans:
+        if name == impl:
+            return asdict(tile)
+    if op == "sparse_mla" and impl == "combine":
+        return dict(_COMBINE_TILE)
+    raise ValueError(f"impl: got {impl!r}, accepted for {op} are {sorted({name for name, _ in plans})}")

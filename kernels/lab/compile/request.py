@@ -42,7 +42,7 @@ class Request:
         return asdict(self) | {"module": self.module, "options": dict(self.options or {})}
 
     def key(self, sources: str) -> str:
-        """Hash of the request, of the sources that the kernel may come from (`source_hash`), and of the tools."""
+        """Hash of the request, of the sources (`source_hash`) and of the tools."""
         parts = [json.dumps(self.as_json(), sort_keys=True), sources, tools_hash()]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -130,7 +130,7 @@ def tools_hash() -> str:
 
 
 def cache_root() -> Path:
-    """Where compiled kernels are kept: `KERNELS_COMPILE_CACHE`, or the repository's `_build/compile-cache`."""
+    """Where compiled kernels are kept: `KERNELS_COMPILE_CACHE`, or `_build/compile-cache`."""
     return Path(os.environ.get("KERNELS_COMPILE_CACHE") or REPOSITORY / "_build" / "compile-cache").resolve()
 
 

@@ -5,6 +5,7 @@ cannot be compiled. One request is a pickled dict with its length before it; so 
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import importlib
 import io
@@ -45,14 +46,17 @@ def write_message(stream, message) -> None:
 
 
 def _tile(module, values: dict):
-    """The operator's own Tile, or an object with the same attributes for a module that has none."""
-    tile_class = getattr(module, "Tile", None)
-    if tile_class is None and module.__name__.startswith("kernels."):
-        with contextlib.suppress(ImportError):
-            tile_class = getattr(
-                importlib.import_module(module.__name__.rpartition(".")[0] + ".plan"), "Tile", None
-            )
-    return tile_class(**values) if tile_class else types.SimpleNamespace(**values)
+    """The operator's tile class with these fields, or an object with the same attributes."""
+    candidates = list(vars(module).values())
+    if module.__name__.startswith("kernels."):
+        candidates += vars(importlib.import_module(module.__name__.rpartition(".")[0] + ".plan")).values()
+    for candidate in candidates:
+        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
+            fields = dataclasses.fields(candidate)
+            needed = {f.name for f in fields if f.default is dataclasses.MISSING}
+            if needed <= set(values) <= {f.name for f in fields}:
+                return candidate(**values)
+    return types.SimpleNamespace(**values)
 
 
 def _option(name: str, value):
@@ -80,8 +84,8 @@ def spec_of(request: dict):
             raise
     if triton_mode.interpreted() or isinstance(fn, InterpretedFunction):
         raise InterpretedKernelError(
-            f"{request['op']} {request['impl']}: the kernel was decorated for Triton's interpreter and cannot "
-            f"be compiled, because TRITON_INTERPRET=1 is set while {request['module']} is imported; leave that to "
+            f"{request['op']} {request['impl']}: decorated for Triton's interpreter, this kernel cannot "
+            f"be compiled, because TRITON_INTERPRET=1 is set while {request['module']} is imported; leave it to "
             "kernels.triton_mode.ensure(), which keeps the TRITON_INTERPRET=0 of the compiler's processes"
         )
     return spec
@@ -128,7 +132,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def answer(spec, request: dict) -> dict:
-    """Compile one specialisation, or find it in the cache; returns `Compiled.as_json` and writes the files."""
+    """Compile one specialisation, or find it in the cache: `Compiled.as_json`, with PTX and SASS in files."""
     root = Path(request["cache_root"])
     asked = {name: request[name] for name in ("op", "impl", "tile", "target", "options")}
     key = _spec_key(spec, request)
