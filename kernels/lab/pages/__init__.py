@@ -1,0 +1,7 @@
+"""Pages that are computed when the site is built. The runner calls every writer with (staged folder,
+manifest).
+"""
+
+from kernels.lab.pages.status import write as write_status
+
+WRITERS = [write_status]

@@ -1,0 +1,185 @@
+"""The run status page: every chapter's last execution, the evidence it shows, and what is stale."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kernels.lab import records
+from kernels.lab.evidence import KINDS, MARKS
+from kernels.lab.figures.tables import table
+from kernels.lab.records import RecordError, place
+
+PAGE = "book/status.md"
+
+
+def write(staged: Path, manifest: dict[str, Any]) -> None:
+    """Write the page into the staged sources.
+
+    staged: the folder that Sphinx reads. manifest: the runner's, of which `chapters` is used.
+    """
+    target = Path(staged) / PAGE
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page(manifest), encoding="utf-8")
+
+
+def page(manifest: dict[str, Any]) -> str:
+    """The page as MyST Markdown."""
+    chapters = manifest.get("chapters", {})
+    notes = {name: _note(name) for name in chapters}
+    parts = [
+        "(run-status)=\n# Run status\n",
+        "Every page of this book was executed. This one, written when the site was built, says where, when "
+        "and with which versions, and which evidence each chapter shows.\n",
+        _warnings(notes),
+        "## Chapters\n",
+        table(
+            _chapters(chapters, notes),
+            "tab-status-chapters",
+            "The last execution of each chapter.",
+            sortable=False,
+            columns={
+                "chapter": "chapter",
+                "status": "status",
+                "seconds": "seconds",
+                "cells": "code cells",
+                "device": "device",
+                "profile": "profile",
+                "when": "executed (UTC)",
+                "commit": "commit",
+                "evidence": "evidence shown",
+            },
+            formats={"chapter": str, "seconds": "{:.1f}"},
+        ),
+        "Evidence: "
+        + ", ".join(f"{MARKS[kind]} {kind} ({meaning})" for kind, meaning in KINDS.items())
+        + ".\n",
+        "## Versions\n",
+        table(
+            _versions(chapters),
+            "tab-status-versions",
+            "What the chapters were executed with.",
+            sortable=False,
+        ),
+        "## Recorded runs\n",
+        _records(),
+    ]
+    return "\n".join(parts)
+
+
+def _note(name: str) -> dict[str, Any]:
+    """What the chapter itself left behind when it ended; empty where it did not end."""
+    try:
+        return json.loads((place.chapter_notes() / f"{name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _stale(note: dict[str, Any]) -> list[str]:
+    reasons = [item["stale"] for item in note.get("evidence", []) if item.get("stale")]
+    return list(dict.fromkeys(reasons))
+
+
+def _warnings(notes: dict[str, dict[str, Any]]) -> str:
+    lines = []
+    for name, note in notes.items():
+        lines += [f"- {name}: {reason}" for reason in _stale(note)]
+        absent = sorted({item["what"] for item in note.get("evidence", []) if item.get("available") is False})
+        if absent:
+            lines.append(f"- {name}: not recorded yet: {', '.join(absent)}")
+    if not lines:
+        return ":::{tip}\nNo chapter shows a stale or missing record.\n:::\n"
+    return (
+        ":::{warning}\nRecords that are missing, or older than the kernels they timed:\n\n"
+        + "\n".join(lines)
+        + "\n:::\n"
+    )
+
+
+def _chapters(chapters: dict[str, Any], notes: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    rows = []
+    for name, entry in chapters.items():
+        note = notes[name]
+        device = entry.get("device") or {}
+        kinds = Counter(item["kind"] for item in note.get("evidence", []) if item.get("available", True))
+        shown = ", ".join(f"{MARKS[kind]} {kind} × {count}" for kind, count in kinds.items())
+        status = entry.get("status", "unknown")
+        rows.append(
+            {
+                "chapter": f"{{doc}}`{name}`" if entry.get("source", "").startswith("book/") else name,
+                "status": status + (", stale record" if _stale(note) else ""),
+                "seconds": entry.get("seconds"),
+                "cells": entry.get("executed_cells"),
+                "device": note.get("device_name") or device.get("name"),
+                "profile": entry.get("profile"),
+                "when": (entry.get("started") or "")[:16].replace("T", " "),
+                "commit": (entry.get("git_commit") or "")[:7] or None,
+                "evidence": shown or None,
+            }
+        )
+    columns = ["chapter", "status", "seconds", "cells", "device", "profile", "when", "commit", "evidence"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _versions(chapters: dict[str, Any]) -> pd.DataFrame:
+    packages: dict[str, list[str]] = {}
+    for entry in chapters.values():
+        for package, version in (entry.get("versions") or {}).items():
+            seen = packages.setdefault(package, [])
+            if version not in seen:
+                seen.append(version)
+    rows = [{"package": package, "version": ", ".join(seen)} for package, seen in sorted(packages.items())]
+    return pd.DataFrame(rows, columns=["package", "version"])
+
+
+def _records() -> str:
+    try:
+        found = records.load_all()
+    except RecordError as error:
+        return f":::{{warning}}\nA record breaks its schema: {error}\n:::\n"
+    if not found:
+        return (
+            "No GPU run is recorded yet. `make book` on a machine with an NVIDIA GPU measures one, "
+            "`make record` keeps it.\n"
+        )
+    rows = []
+    for record in found:
+        info, counts = record.info, record.table()["status"].value_counts()
+        rows.append(
+            {
+                "device": info["device"]["name"],
+                "run": info["run_id"],
+                "profile": info["profile"],
+                "commit": (info["git_commit"] or "")[:7] or None,
+                "torch": info["torch"],
+                "triton": info["triton"],
+                "rows": int(counts.get("ok", 0)),
+                "without": int(counts.sum() - counts.get("ok", 0)),
+                "seconds": round(sum(entry["seconds"] for entry in info["chapters"].values())),
+                "peers": ", ".join(f"{name} {version}" for name, version in info["peers"].items()) or None,
+                "stale": records.stale(record) or "no",
+            }
+        )
+    return table(
+        pd.DataFrame(rows),
+        "tab-status-records",
+        "The runs in data/runs.",
+        sortable=False,
+        columns={
+            "device": "device",
+            "run": "run",
+            "profile": "profile",
+            "commit": "commit",
+            "torch": "torch",
+            "triton": "triton",
+            "rows": "timed rows",
+            "without": "rows with a reason",
+            "seconds": "seconds",
+            "peers": "peers",
+            "stale": "stale",
+        },
+    )
