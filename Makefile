@@ -35,7 +35,7 @@ test-gpu: $(SYNCED)
 
 # JupyterLab is no part of the pinned set. JUPYTER_PATH makes its "python3" kernel this environment's.
 lab: $(SYNCED)
-	@$(PY) -m pip install --quiet $(JUPYTERLAB)
+	@$(PY) -m pip install -q -q $(JUPYTERLAB)
 	@JUPYTER_PATH="$$($(PY) book/run.py --kernelspec)" $(PY) -m jupyterlab --notebook-dir=book
 
 serve: $(SYNCED)
@@ -63,7 +63,7 @@ $(SYNCED): requirements.txt pyproject.toml
 	@if [ "$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" != "$(SERIES)" ]; then \
 	  echo "Making $(VENV) with Python $(SERIES)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@echo "Installing requirements.txt into $(VENV)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(PY) -m pip install -q -q --disable-pip-version-check -r requirements.txt
 	@touch $@
 
 help:

@@ -23,7 +23,9 @@ def make(book: Book) -> Path:
         raise BookError(f"--pdf: {skip}")
     if not (staged / "_toc.yml").is_file():
         raise BookError("--pdf prints the rendered book, and there is none: make book")
-    page = site.build(book, staged, "singlehtml") / "index.html"
+    output = site.build(book, staged, "singlehtml")
+    # Sphinx puts the page where the root document lies, with addresses as if it lay at the top.
+    page = shutil.copyfile(output / f"{book.entries[0]}.html", output / "book.html")
     target = book.build / "book.pdf"
     with tempfile.TemporaryDirectory() as scratch:
         printed = Path(scratch) / "book.pdf"

@@ -10,7 +10,7 @@ from pathlib import Path
 def main() -> int:
     # Called by path: without this, the runner's modules would shadow packages of the same names.
     sys.path.pop(0)
-    from jupyter_book.sphinx import REDIRECT_TEXT, build_sphinx
+    from jupyter_book.sphinx import build_sphinx
 
     staged, output, doctrees = (Path(argument).resolve() for argument in sys.argv[1:4])
     builder = sys.argv[4]
@@ -27,19 +27,7 @@ def main() -> int:
         warningiserror=True,
         keep_going=True,
     )
-    if result != 0:
-        return 1
-    if builder == "html" and not (output / "index.html").is_file():
-        first = _first_page(staged)
-        (output / "index.html").write_text(REDIRECT_TEXT.format(first_page=first), encoding="utf-8")
-    return 0
-
-
-def _first_page(staged: Path) -> str:
-    import yaml
-
-    root = yaml.safe_load((staged / "_toc.yml").read_text(encoding="utf-8"))["root"]
-    return f"{Path(root).with_suffix('').as_posix()}.html"
+    return 0 if result == 0 else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
 """The site: rendered with warnings as errors, swapped in whole, and kept when anything has failed."""
 
+import html
+import shutil
+
 import pytest
+from _runner import pdf
 
 from tests.book.tiny import TinyBook, notebook
 
@@ -48,7 +52,8 @@ def test_the_site_holds_executed_and_computed_pages(rendered):
     book, result = rendered
     assert "from the kernel" in page(book, "01-first")
     # The parameters are shown as written, the injected ones are not.
-    assert "&quot;auto&quot;" in page(book, "01-first") and "&quot;cpu&quot;" not in page(book, "01-first")
+    text = html.unescape(page(book, "01-first"))
+    assert '"auto"</span>' in text and '"cpu"</span>' not in text
     assert "01-first: ok" in page(book, "status")
     index = book.root / "_build" / "html" / "index.html"
     assert "book/intro.html" in index.read_text()
@@ -93,6 +98,19 @@ def test_the_last_good_site_stays(rendered):
         assert "site kept as it was" in result.stdout
         assert page(book, "01-first") == good
     assert book.run(site=True).returncode == 0
+
+
+def test_the_pdf_needs_a_browser(rendered):
+    result = rendered[0].run("--pdf", environment={"PATH": str(rendered[0].root)})
+    assert result.returncode == 2 and "apt install chromium" in result.stderr
+
+
+@pytest.mark.skipif(not any(map(shutil.which, pdf.BROWSERS)), reason="no Chromium on PATH")
+def test_the_pdf_is_printed(rendered):
+    book, _ = rendered
+    result = book.run("--pdf")
+    assert result.returncode == 0, result.stderr
+    assert (book.root / "_build" / "book.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_without_jupyter_book_the_chapters_run(tiny_book):
