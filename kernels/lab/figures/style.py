@@ -43,7 +43,7 @@ class Look:
         return readable(self.colour)
 
 
-def readable(tint: str, contrast: float = 4.5) -> str:
+def readable(tint: str, contrast: float = 4.55) -> str:
     """`tint` darkened until text in it has the contrast on a white page."""
     rgb = matplotlib.colors.to_rgb(tint)
     for step in range(101):

@@ -120,7 +120,7 @@ def _fail(where: str, column: str, row: object, problem: str) -> None:
 
 def blank(value: object) -> bool:
     """True for None, NaN and the empty string."""
-    return value is None or value == "" or (not isinstance(value, str) and pd.isna(value))
+    return value == "" if isinstance(value, str) else value is None or bool(pd.isna(value))
 
 
 def frame(rows: list[dict[str, Any]], table: str = "measurements") -> pd.DataFrame:
