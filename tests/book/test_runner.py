@@ -182,3 +182,46 @@ def test_what_cannot_be_run_is_said(tiny_book, arguments, message):
     tiny_book.write({"01-first": notebook("a = 1")})
     result = tiny_book.run(*arguments)
     assert result.returncode == 2 and message in result.stderr
+
+
+GPU = """
+from types import SimpleNamespace as n
+version = n(cuda="13.0")
+cuda = n(
+    is_available=lambda: True,
+    get_device_properties=lambda index: n(name="A GPU", major=12, minor=0),
+)
+"""
+
+
+def test_on_a_gpu_chapters_run_one_at_a_time(tiny_book):
+    """PyTorch's answers are made up; the order of the chapters and the device's place in the key are real."""
+    (tiny_book.root / "shadow").mkdir()
+    (tiny_book.root / "shadow" / "torch.py").write_text(GPU)
+    shadow = {"PYTHONPATH": str(tiny_book.root / "shadow")}
+    stamp = "import time\nprint(device, time.time())\ntime.sleep(1)\nprint(time.time())"
+    tiny_book.write({"01-first": notebook(stamp), "02-second": notebook(stamp)})
+    assert tiny_book.run("--device", "cuda", environment=shadow).returncode == 0
+    assert tiny_book.manifest["last_run"]["device"] == {
+        "kind": "cuda",
+        "name": "A GPU",
+        "capability": "12.0",
+        "cuda": "13.0",
+    }
+    first, second = (tiny_book.executed(name).cells[-1].outputs for name in ("01-first", "02-second"))
+    words = "".join(output.text for output in first).split()
+    assert words[0] == "cuda"
+    assert float(words[-1]) < float("".join(output.text for output in second).split()[1])
+
+    refused = tiny_book.run("--device", "cuda", "--jobs", "2", environment=shadow)
+    assert refused.returncode == 2 and "one at a time" in refused.stderr
+    assert tiny_book.run("--device", "cpu", "--only", "01", environment=shadow).returncode == 0
+    assert tiny_book.manifest["last_run"]["executed"] == ["01-first"]
+
+
+def test_a_missing_gpu_is_said(tiny_book):
+    (tiny_book.root / "shadow").mkdir()
+    (tiny_book.root / "shadow" / "torch.py").write_text(GPU.replace("lambda: True", "lambda: False"))
+    tiny_book.write({"01-first": notebook("a = 1")})
+    result = tiny_book.run("--device", "cuda", environment={"PYTHONPATH": str(tiny_book.root / "shadow")})
+    assert result.returncode == 2 and "sees no CUDA device" in result.stderr
