@@ -12,11 +12,12 @@ from kernels import triton_mode
 
 INTERPRETED = tl.constexpr(triton_mode.interpreted())
 
+# One 32-bit word of four e4m3 bytes and a scale doubled into both halves, to four bfloat16
 _PACKED = tl.constexpr("""
 {
 .reg .b32 low, high, a, b;
-prmt.b32 low, $2, 0, 0x1404;
-prmt.b32 high, $2, 0, 0x3424;
+prmt.b32 low, $4, 0, 0x1404;
+prmt.b32 high, $4, 0, 0x3424;
 shr.u32 a, low, 4;
 shr.u32 b, high, 4;
 and.b32 low, low, 0x80008000;
@@ -29,10 +30,13 @@ mov.b32 a, 0x7b807b80;
 mov.b32 b, 0x80008000;
 fma.rn.bf16x2 low, low, a, b;
 fma.rn.bf16x2 high, high, a, b;
-fma.rn.bf16x2 $0, low, $3, b;
-fma.rn.bf16x2 $1, high, $4, b;
+fma.rn.bf16x2 low, low, $5, b;
+fma.rn.bf16x2 high, high, $5, b;
+mov.b32 {$0, $1}, low;
+mov.b32 {$2, $3}, high;
 }
 """)
+_HALVES = tl.constexpr("mov.b32 {$0, $1}, $2;")
 
 
 @triton.jit
@@ -47,19 +51,47 @@ def to_bfloat16(x):
 
 
 @triton.jit
-def decode_scale(byte):
-    """UE8M0 bytes (any integer type) to the bfloat16 power of two 2**(byte - 127); byte 0 gives 0."""
-    return (byte.to(tl.int16) << 7).to(tl.bfloat16, bitcast=True)
+def decode_byte(word, scale, position: tl.constexpr):
+    """Byte `position` of each word as e4m3, times `scale` (float32): the interpreter's way."""
+    byte = ((word >> (8 * position)) & 0xFF).to(tl.uint8)
+    return (byte.to(tl.float8e4nv, bitcast=True).to(tl.float32) * scale).to(tl.bfloat16)
 
 
 @triton.jit
-def dequantize(raw, scale):
-    """e4m3 bytes `raw` (uint8) times `scale` (bfloat16 powers of two, broadcastable) as bfloat16."""
-    scale = tl.broadcast_to(scale, raw.shape)
+def dequantize_words(word, scale_byte, BLOCK_T: tl.constexpr, WIDTH: tl.constexpr):
+    """Words of four e4m3 bytes times their group's UE8M0 scale.
+
+    Args:
+        word: int32 [BLOCK_T, WIDTH // 64, 16].
+        scale_byte: uint8 [BLOCK_T, WIDTH // 64, 1]; byte 0 stands for 0 instead of 2**-127.
+
+    Returns:
+        bfloat16 [BLOCK_T, WIDTH].
+    """
     if INTERPRETED:
-        value = raw.to(tl.float8e4nv, bitcast=True).to(tl.float32)
-        return (value * scale.to(tl.float32)).to(tl.bfloat16)
+        scale = (scale_byte.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+        v0 = decode_byte(word, scale, 0)
+        v1 = decode_byte(word, scale, 1)
+        v2 = decode_byte(word, scale, 2)
+        v3 = decode_byte(word, scale, 3)
     else:
-        return tl.inline_asm_elementwise(
-            _PACKED, "=r,=r,r,r,r", [raw, scale], dtype=tl.bfloat16, is_pure=True, pack=4
+        half = scale_byte.to(tl.int32) << 7
+        scale = tl.broadcast_to(half | (half << 16), word.shape)
+        v0, v1, v2, v3 = tl.inline_asm_elementwise(
+            _PACKED, "=h,=h,=h,=h,r,r", [word, scale], dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            is_pure=True, pack=1,
+        )  # fmt: skip
+    return tl.reshape(tl.join(tl.join(v0, v2), tl.join(v1, v3)), (BLOCK_T, WIDTH))
+
+
+@triton.jit
+def split_words(word, BLOCK_T: tl.constexpr):
+    """Words of two bfloat16, int32 [BLOCK_T, 32], as bfloat16 [BLOCK_T, 64]."""
+    if INTERPRETED:
+        low = (word & 0xFFFF).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+        high = ((word >> 16) & 0xFFFF).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    else:
+        low, high = tl.inline_asm_elementwise(
+            _HALVES, "=h,=h,r", [word], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=1
         )
+    return tl.reshape(tl.join(low, high), (BLOCK_T, 64))

@@ -1,13 +1,14 @@
-"""The pieces that every rung with tensor-core products shares: read a tile, score it, fold it in.
+"""The pieces that every rung with tensor-core products shares: fetch a tile, score it, fold it in.
 
 The 512 columns are four blocks, nope 256 + 128 + 64 and the rotary 64, because a block's width is a power of
-two and padding 448 to 512 would multiply zeros.
+two and padding 448 to 512 would multiply zeros. A tile is fetched as 32-bit words, one tile ahead of its use and
+its slots two ahead, so that the products of one tile run while the next is on its way.
 """
 
 import triton
 import triton.language as tl
 
-from kernels.sparse_mla._dequantize import INTERPRETED, decode_scale, dequantize, to_bfloat16
+from kernels.sparse_mla._dequantize import INTERPRETED, dequantize_words, split_words, to_bfloat16
 
 
 @triton.jit
@@ -29,14 +30,6 @@ def load_length(length_ptr, row, stride, capacity, HAS_LENGTH: tl.constexpr):
 
 
 @triton.jit
-def load_slots(indices_ptr, position, length):
-    """Slots of the candidates at `position`, and which of them count; the others are slot 0, never to be read."""
-    slot = tl.load(indices_ptr + position, mask=position < length, other=-1)
-    valid = slot >= 0
-    return tl.where(valid, slot, 0), valid
-
-
-@triton.jit
 def locate(slot, page_stride, PAGE_SIZE: tl.constexpr):
     """Byte offsets, in 64 bits, of the slots' token rows and scale rows."""
     page = slot // PAGE_SIZE
@@ -46,28 +39,66 @@ def locate(slot, page_stride, PAGE_SIZE: tl.constexpr):
 
 
 @triton.jit
-def load_nope(cache_ptr, token, scale, valid, FIRST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_T: tl.constexpr):
-    """Columns `FIRST : FIRST + WIDTH` of a tile of tokens, dequantised; bfloat16 [BLOCK_T, WIDTH]."""
-    group = tl.arange(0, WIDTH // 64)[None, :, None]
-    column = tl.arange(0, 64)[None, None, :]
-    # [BLOCK_T, WIDTH // 64, 64]: one scale serves a row of 64, without moving it between threads
-    raw = tl.load(cache_ptr + token[:, None, None] + (FIRST + group * 64 + column), mask=valid[:, None, None], other=0)
-    byte = tl.load(cache_ptr + scale[:, None, None] + (FIRST // 64 + group), mask=valid[:, None, None], other=127)
-    return tl.reshape(dequantize(raw, decode_scale(byte)), (BLOCK_T, WIDTH))
+def load_words(row_ptr, word, mask, ALIGNED: tl.constexpr):
+    """The 32-bit words `word` of the rows at `row_ptr`; a cache that is not aligned to 4 bytes is read by bytes."""
+    if ALIGNED:
+        # Cast the row before adding the word, so that the compiler sees neighbours and loads 16 bytes at once
+        return tl.load(row_ptr.to(tl.pointer_type(tl.int32)) + word, mask=mask, other=0)
+    else:
+        b0 = tl.load(row_ptr + 4 * word, mask=mask, other=0).to(tl.int32)
+        b1 = tl.load(row_ptr + 4 * word + 1, mask=mask, other=0).to(tl.int32)
+        b2 = tl.load(row_ptr + 4 * word + 2, mask=mask, other=0).to(tl.int32)
+        b3 = tl.load(row_ptr + 4 * word + 3, mask=mask, other=0).to(tl.int32)
+        return b0 | (b1 << 8) | (b2 << 16) | (b3 << 24)
 
 
 @triton.jit
-def load_rope(cache_ptr, token, valid, ALIGNED: tl.constexpr):
-    """The rotary columns of a tile of tokens; bfloat16 [BLOCK_T, 64]."""
-    column = tl.arange(0, 64)[None, :]
-    row = cache_ptr + token[:, None] + 448
-    if ALIGNED:
-        return tl.load(row.to(tl.pointer_type(tl.bfloat16)) + column, mask=valid[:, None], other=0.0)
+def fetch_slots(
+    indices_ptr, extra_indices_ptr, tile, last, tiles, length, extra_length,
+    HAS_EXTRA: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    """Slots of a tile's candidates, int32 [BLOCK_T]; negative where absent. Tiles from `tiles` on are the extra cache's."""
+    if HAS_EXTRA:
+        extra = tile >= tiles
+        position = tl.where(extra, tile - tiles, tile) * BLOCK_T + tl.arange(0, BLOCK_T)
+        mask = (position < tl.where(extra, extra_length, length)) & (tile < last)
+        return tl.load(tl.where(extra, extra_indices_ptr, indices_ptr) + position, mask=mask, other=-1)
     else:
-        # A cache that starts at an odd byte: two byte loads a value
-        low = tl.load(row + 2 * column, mask=valid[:, None], other=0).to(tl.int16)
-        high = tl.load(row + 2 * column + 1, mask=valid[:, None], other=0).to(tl.int16)
-        return (low | (high << 8)).to(tl.bfloat16, bitcast=True)
+        position = tile * BLOCK_T + tl.arange(0, BLOCK_T)
+        return tl.load(indices_ptr + position, mask=(position < length) & (tile < last), other=-1)
+
+
+@triton.jit
+def fetch_tile(
+    slot, cache_ptr, extra_cache_ptr, page_stride, extra_page_stride, tile, tiles,
+    PAGE_SIZE: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr, ALIGNED: tl.constexpr, HAS_EXTRA: tl.constexpr,
+):  # fmt: skip
+    """The raw words and scale bytes of a tile's tokens. An absent candidate reads nothing and gives zeros."""
+    valid = slot >= 0
+    slot = tl.where(valid, slot, 0)
+    token, scale = locate(slot, page_stride, PAGE_SIZE)
+    if HAS_EXTRA:
+        extra = tile >= tiles
+        extra_token, extra_scale = locate(slot, extra_page_stride, EXTRA_PAGE_SIZE)
+        token = tl.where(extra, extra_token, token)
+        scale = tl.where(extra, extra_scale, scale)
+        cache_ptr = tl.where(extra, extra_cache_ptr, cache_ptr)
+    row_ptr = cache_ptr + token[:, None, None]
+    scale = scale[:, None, None]
+    mask = valid[:, None, None]
+    word = tl.arange(0, 16)[None, None, :]
+    group_a = tl.arange(0, 4)[None, :, None]
+    group_b = tl.arange(0, 2)[None, :, None]
+    group_c = tl.arange(0, 1)[None, :, None]
+    # int32 [BLOCK_T, groups, 16]: a group of 64 columns shares one scale byte
+    raw_a = load_words(row_ptr, group_a * 16 + word, mask, ALIGNED)
+    raw_b = load_words(row_ptr, 64 + group_b * 16 + word, mask, ALIGNED)
+    raw_c = load_words(row_ptr, 96 + group_c * 16 + word, mask, ALIGNED)
+    raw_r = load_words(row_ptr, 112 + tl.arange(0, 32)[None, None, :], mask, ALIGNED)
+    byte_a = tl.load(cache_ptr + scale + group_a, mask=mask, other=127)
+    byte_b = tl.load(cache_ptr + scale + (4 + group_b), mask=mask, other=127)
+    byte_c = tl.load(cache_ptr + scale + (6 + group_c), mask=mask, other=127)
+    return raw_a, raw_b, raw_c, raw_r, byte_a, byte_b, byte_c
 
 
 @triton.jit
@@ -98,19 +129,47 @@ def update_online_softmax(scores, m, total):
 
 @triton.jit
 def attend(
-    q_a, q_b, q_c, q_r, acc_a, acc_b, acc_c, acc_r, m, total,
-    cache_ptr, indices_ptr, length, page_stride, first_tile, last_tile, scale_log2,
-    PAGE_SIZE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr,
+    q_ptr, head, heads, stride_head,
+    cache_ptr, indices_ptr, length, page_stride, extra_cache_ptr, extra_indices_ptr, extra_length, extra_page_stride,
+    first, last, tiles, scale_log2,
+    PAGE_SIZE: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr, ALIGNED: tl.constexpr, HAS_EXTRA: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """Fold the candidates of tiles `first_tile : last_tile` of one cache into the running attention."""
-    for tile in range(first_tile, last_tile):
-        position = tile * BLOCK_T + tl.arange(0, BLOCK_T)
-        slot, valid = load_slots(indices_ptr, position, length)
-        token, scale = locate(slot, page_stride, PAGE_SIZE)
-        k_a = load_nope(cache_ptr, token, scale, valid, 0, 256, BLOCK_T)
-        k_b = load_nope(cache_ptr, token, scale, valid, 256, 128, BLOCK_T)
-        k_c = load_nope(cache_ptr, token, scale, valid, 384, 64, BLOCK_T)
-        k_r = load_rope(cache_ptr, token, valid, ALIGNED)
+    """Attention of a head group over tiles `first : last` of a row's candidates, unnormalised.
+
+    Tiles `0 : tiles` are the main cache's and those from `tiles` on the extra cache's: one list, one softmax.
+
+    Returns the four column blocks of the weighted sum, and the running maximum (base 2) and sum of weights.
+    """
+    slot = fetch_slots(indices_ptr, extra_indices_ptr, first, last, tiles, length, extra_length, HAS_EXTRA, BLOCK_T)
+    next_slot = fetch_slots(
+        indices_ptr, extra_indices_ptr, first + 1, last, tiles, length, extra_length, HAS_EXTRA, BLOCK_T
+    )
+    raw_a, raw_b, raw_c, raw_r, byte_a, byte_b, byte_c = fetch_tile(
+        slot, cache_ptr, extra_cache_ptr, page_stride, extra_page_stride, first, tiles,
+        PAGE_SIZE, EXTRA_PAGE_SIZE, ALIGNED, HAS_EXTRA,
+    )  # fmt: skip
+    q_a, q_b, q_c, q_r = load_query(q_ptr, head, heads, stride_head)
+    acc_a = tl.zeros((BLOCK_H, 256), tl.float32)
+    acc_b = tl.zeros((BLOCK_H, 128), tl.float32)
+    acc_c = tl.zeros((BLOCK_H, 64), tl.float32)
+    acc_r = tl.zeros((BLOCK_H, 64), tl.float32)
+    m = tl.full((BLOCK_H,), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK_H,), tl.float32)
+    for tile in range(first, last):
+        valid = slot >= 0
+        k_a = dequantize_words(raw_a, byte_a, BLOCK_T, 256)
+        k_b = dequantize_words(raw_b, byte_b, BLOCK_T, 128)
+        k_c = dequantize_words(raw_c, byte_c, BLOCK_T, 64)
+        k_r = split_words(tl.reshape(raw_r, (BLOCK_T, 32)), BLOCK_T)
+        slot = next_slot
+        raw_a, raw_b, raw_c, raw_r, byte_a, byte_b, byte_c = fetch_tile(
+            slot, cache_ptr, extra_cache_ptr, page_stride, extra_page_stride, tile + 1, tiles,
+            PAGE_SIZE, EXTRA_PAGE_SIZE, ALIGNED, HAS_EXTRA,
+        )  # fmt: skip
+        next_slot = fetch_slots(
+            indices_ptr, extra_indices_ptr, tile + 2, last, tiles, length, extra_length, HAS_EXTRA, BLOCK_T
+        )
 
         scores = tl.zeros((BLOCK_H, BLOCK_T), tl.float32)
         scores = dot(q_a, tl.trans(k_a), scores)

@@ -16,7 +16,7 @@ def combine_kernel(
     partial_out_ptr, partial_lse_ptr, sink_ptr, out_ptr, lse_ptr,
     heads, num_splits,
     stride_out_row, stride_out_head, stride_lse_row,
-    HAS_SINK: tl.constexpr, BLOCK_S: tl.constexpr, CHUNK_S: tl.constexpr, OVERLAP: tl.constexpr,
+    HAS_SINK: tl.constexpr, BLOCK_S: tl.constexpr, UNROLL: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
@@ -25,22 +25,24 @@ def combine_kernel(
     head = tl.program_id(1).to(tl.int64)
     split = tl.arange(0, BLOCK_S)
     first = row * num_splits
-    partial_lse = tl.load(partial_lse_ptr + (first + split) * heads + head, mask=split < num_splits,
-                          other=-float("inf"))  # fmt: skip
+    # [BLOCK_S]
+    partial_lse = tl.load(
+        partial_lse_ptr + (first + split) * heads + head, mask=split < num_splits, other=-float("inf")
+    )
     m = tl.max(partial_lse, 0)
     reference = tl.where(m == -float("inf"), 0.0, m)
     total = tl.sum(tl.exp2(partial_lse - reference), 0)
 
+    # A thread keeps its columns through all splits: no exchange between threads, UNROLL loads in flight
     column = tl.arange(0, 512)
     acc = tl.zeros((512,), tl.float32)
-    for start in range(0, num_splits, CHUNK_S):
-        chunk = start + tl.arange(0, CHUNK_S)
-        present = chunk < num_splits
-        weight = tl.exp2(tl.load(partial_lse_ptr + (first + chunk) * heads + head, mask=present,
-                                 other=-float("inf")) - reference)  # fmt: skip
-        rows = ((first + chunk) * heads + head) * 512
-        partial = tl.load(partial_out_ptr + rows[:, None] + column[None, :], mask=(weight > 0.0)[:, None], other=0.0)
-        acc += tl.sum(partial.to(tl.float32) * weight[:, None], 0)
+    for start in range(0, num_splits, UNROLL):
+        for step in tl.static_range(UNROLL):
+            source = first + start + step
+            lse = tl.load(partial_lse_ptr + source * heads + head, mask=start + step < num_splits, other=-float("inf"))
+            weight = tl.exp2(lse - reference)
+            partial = tl.load(partial_out_ptr + (source * heads + head) * 512 + column, mask=lse > -float("inf"), other=0.0)
+            acc += partial.to(tl.float32) * weight
 
     denominator = total
     if HAS_SINK:

@@ -12,12 +12,13 @@ from kernels.sparse_mla.split_k import split_k_kernel
 from kernels.sparse_mla.validate import Candidates, Inputs
 
 LOG2_E = 1.4426950408889634
-COMBINE_CHUNK = 8
-COMBINE_WARPS = 4
+COMBINE_UNROLL = 8
+COMBINE_WARPS = 2
 
 
-def _even(candidates: Candidates) -> bool:
-    return candidates.cache.data_ptr() % 2 == 0 and candidates.page_stride % 2 == 0
+def _words(candidates: Candidates) -> bool:
+    """Whether every token starts at a multiple of 4, so that it can be read by 32-bit words."""
+    return candidates.cache.data_ptr() % 4 == 0 and candidates.page_stride % 4 == 0
 
 
 def source_arguments(inputs: Inputs) -> dict:
@@ -45,7 +46,7 @@ def source_arguments(inputs: Inputs) -> dict:
         "stride_extra_length": 0 if extra.length is None else extra.length.stride(0),
         "PAGE_SIZE": main.page_size,
         "EXTRA_PAGE_SIZE": extra.page_size,
-        "ALIGNED": _even(main) and _even(extra),
+        "ALIGNED": _words(main) and _words(extra),
         "HAS_LENGTH": main.length is not None,
         "HAS_EXTRA": inputs.extra is not None,
         "HAS_EXTRA_LENGTH": inputs.extra is not None and extra.length is not None,
@@ -73,7 +74,7 @@ def combine_arguments(inputs, partial_out, partial_lse, out, lse, num_splits: in
         "heads": inputs.q.shape[1],
         "num_splits": num_splits,
         "BLOCK_S": triton.next_power_of_2(num_splits),
-        "CHUNK_S": min(COMBINE_CHUNK, triton.next_power_of_2(num_splits)),
+        "UNROLL": min(COMBINE_UNROLL, triton.next_power_of_2(num_splits)),
         "OVERLAP": overlap,
     }
 

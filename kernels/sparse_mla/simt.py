@@ -8,22 +8,7 @@ the float32 lanes while the tensor cores idle. It also walks the whole index wid
 import triton
 import triton.language as tl
 
-from kernels.sparse_mla._tile import load_rope, load_slots, locate
-
-
-@triton.jit
-def load_row_tile(cache_ptr, indices_ptr, position, length, page_stride, PAGE_SIZE: tl.constexpr,
-                  ALIGNED: tl.constexpr):
-    """A tile of dequantised tokens in float32: nope [BLOCK_T, 512] (448 used), rope [BLOCK_T, 64], valid."""
-    slot, valid = load_slots(indices_ptr, position, length)
-    token, scale = locate(slot, page_stride, PAGE_SIZE)
-    column = tl.arange(0, 512)[None, :]
-    used = valid[:, None] & (column < 448)
-    raw = tl.load(cache_ptr + token[:, None] + column, mask=used, other=0)
-    byte = tl.load(cache_ptr + scale[:, None] + column // 64, mask=used, other=127)
-    nope = raw.to(tl.float8e4nv, bitcast=True).to(tl.float32) * tl.exp2(byte.to(tl.float32) - 127.0)
-    rope = load_rope(cache_ptr, token, valid, ALIGNED).to(tl.float32)
-    return nope, rope, valid
+from kernels.sparse_mla._per_head_loads import load_tokens
 
 
 @triton.jit
@@ -35,7 +20,9 @@ def attend_tiles(
     """Fold every candidate of one cache into one head's running attention, over the whole index width."""
     for start in range(0, width, BLOCK_T):
         position = start + tl.arange(0, BLOCK_T)
-        nope, rope, valid = load_row_tile(cache_ptr, indices_ptr, position, length, page_stride, PAGE_SIZE, ALIGNED)
+        slot = tl.load(indices_ptr + position, mask=position < length, other=-1)
+        valid = slot >= 0
+        nope, rope = load_tokens(cache_ptr, slot, valid, page_stride, PAGE_SIZE, ALIGNED)  # [BLOCK_T, 512], [.., 64]
         scores = tl.sum(nope * q_nope[None, :], 1) + tl.sum(rope * q_rope[None, :], 1)  # [BLOCK_T]
         scores = tl.where(valid, scores * scale_log2, -float("inf"))
         m_new = tl.maximum(m, tl.max(scores, 0))

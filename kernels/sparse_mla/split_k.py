@@ -9,7 +9,7 @@ change. A split without tiles writes only its LSE of -inf: nobody reads the outp
 import triton
 import triton.language as tl
 
-from kernels.sparse_mla._tile import attend, load_length, load_query, store_blocks
+from kernels.sparse_mla._tile import attend, load_length, store_blocks
 
 
 @triton.jit
@@ -44,26 +44,12 @@ def split_k_kernel(
     # A split without tiles reads no query and writes no output: to it, there are no heads
     live_heads = tl.where(first < last, heads, 0)
 
-    q_a, q_b, q_c, q_r = load_query(q_ptr + row * stride_q_row, head, live_heads, stride_q_head)
-    acc_a = tl.zeros((BLOCK_H, 256), tl.float32)
-    acc_b = tl.zeros((BLOCK_H, 128), tl.float32)
-    acc_c = tl.zeros((BLOCK_H, 64), tl.float32)
-    acc_r = tl.zeros((BLOCK_H, 64), tl.float32)
-    m = tl.full((BLOCK_H,), -float("inf"), tl.float32)
-    total = tl.zeros((BLOCK_H,), tl.float32)
     acc_a, acc_b, acc_c, acc_r, m, total = attend(
-        q_a, q_b, q_c, q_r, acc_a, acc_b, acc_c, acc_r, m, total,
+        q_ptr + row * stride_q_row, head, live_heads, stride_q_head,
         kv_ptr, indices_ptr + row * stride_indices, length, stride_page,
-        tl.minimum(first, tiles), tl.minimum(last, tiles), scale_log2, PAGE_SIZE, ALIGNED, BLOCK_H, BLOCK_T,
+        extra_kv_ptr, extra_indices_ptr + row * stride_extra_indices, extra_length, stride_extra_page,
+        first, last, tiles, scale_log2, PAGE_SIZE, EXTRA_PAGE_SIZE, ALIGNED, HAS_EXTRA, BLOCK_H, BLOCK_T,
     )  # fmt: skip
-    if HAS_EXTRA:
-        acc_a, acc_b, acc_c, acc_r, m, total = attend(
-            q_a, q_b, q_c, q_r, acc_a, acc_b, acc_c, acc_r, m, total,
-            extra_kv_ptr, extra_indices_ptr + row * stride_extra_indices, extra_length, stride_extra_page,
-            tl.maximum(first - tiles, 0), tl.maximum(last - tiles, 0), scale_log2,
-            EXTRA_PAGE_SIZE, ALIGNED, BLOCK_H, BLOCK_T,
-        )  # fmt: skip
-
     empty = total == 0.0
     factor = tl.where(empty, 0.0, 1.0 / tl.where(empty, 1.0, total))
     store_blocks(partial_out_ptr + partial * 512, head, live_heads, 512, acc_a, acc_b, acc_c, acc_r, factor)
