@@ -143,9 +143,9 @@ def indexer_topk(
 ):
     """Physical indices of each row's `k` best live entries, as page * 64 + entry.
 
-    Equal scores: the smaller entry position wins (except with "torch", where PyTorch chooses); -0.0 equals
-    0.0; NaN ranks as -inf. The result is a set. "radix" lists it by ascending entry position, "torch" in no
-    order. A row with fewer than `k` live entries has them all, then -1.
+    Equal scores: the smaller entry position wins; -0.0 equals 0.0; NaN ranks as -inf. (With "torch" PyTorch
+    decides among equals, and NaN ranks highest.) The result is a set. "radix" lists it by ascending entry
+    position, "torch" in no order. A row with fewer than `k` live entries has them all, then -1.
 
     Args:
         logits: float32 [B, S], contiguous rows at any row stride; "radix" never reads past a length.

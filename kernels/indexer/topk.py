@@ -1,6 +1,6 @@
 """Top-k to physical indices: PyTorch's over the whole row, and a radix selection that follows the lengths.
 
-`torch.topk` sorts `max_seq_len` columns whatever is live. Rung 2 reads live entries only. Order-preserving
+`torch.topk` reads `max_seq_len` columns whatever is live. Rung 2 reads live entries only. Order-preserving
 keys make the k-th largest score a 32-bit number, found from its top bit down: one counting pass decides one
 bit, and the search ends early once exactly k entries lie at or above the trial value. A pass over a few
 thousand entries reads the L1 cache, so that passes cost less than building histograms would. A short row is
@@ -17,7 +17,7 @@ from .layout import PAGE_ENTRIES, live_lengths
 
 
 def torch_topk(logits, seq_lens, block_table, out) -> torch.Tensor:
-    """Baseline: mask the tail, sort every column. Which of equal scores win is PyTorch's choice.
+    """Baseline: mask the tail, select among every column. Equal scores and NaN fall as PyTorch ranks them.
 
     Arguments as `indexer_topk` after its checks; `out` is int32 [B, k].
     """
@@ -25,7 +25,7 @@ def torch_topk(logits, seq_lens, block_table, out) -> torch.Tensor:
     width = logits.shape[1]
     lengths = live_lengths(seq_lens, width, block_table)
     position = torch.arange(width, device=logits.device)
-    masked = torch.where(position[None, :] < lengths[:, None], logits, -torch.inf).nan_to_num(nan=-torch.inf)
+    masked = torch.where(position[None, :] < lengths[:, None], logits, -torch.inf)
     best = torch.topk(masked, min(k, width), dim=1).indices
     # A row of k entries or fewer is taken whole: -inf cannot tell a live entry from the tail.
     identity = torch.arange(best.shape[1], device=logits.device).expand_as(best)

