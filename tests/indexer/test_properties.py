@@ -11,7 +11,7 @@ from tests.indexer.test_topk import SMALL, make_rows
 lengths = st.lists(st.integers(-2, 260), min_size=1, max_size=5)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     lengths=lengths,
     stride=st.integers(0, 40).map(lambda words: 8448 + 4 * words),
@@ -27,7 +27,7 @@ def test_paged_follows_any_lengths(lengths, stride, offset, spare, seed):
     assert_logits(out, case.reference(), 1e-6)
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(
     lengths=st.lists(st.integers(-2, 500), min_size=1, max_size=3),
     k=st.integers(1, 64),
