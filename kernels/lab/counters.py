@@ -251,7 +251,7 @@ def parse(output: str) -> list[dict[str, Any]]:
 
 def short_name(kernel: str) -> str:
     """A kernel's name without arguments, templates and namespaces."""
-    bare = re.sub(r"<.*>|\(.*\)", "", kernel).strip()
+    bare = re.sub(r"<.*>|\(.*\)", "", kernel.replace("(anonymous namespace)::", "")).strip()
     return bare.split("::")[-1].split(" ")[-1] or kernel
 
 
@@ -270,7 +270,7 @@ def main(job: str) -> None:
     """What runs under ncu: build each point, warm it up, mark it and launch it once."""
     import torch
 
-    from kernels.lab.experiments import _builder
+    from kernels.lab.experiments import builder
 
     torch.cuda._sleep(1)
     for fields in json.loads(job):
@@ -278,7 +278,7 @@ def main(job: str) -> None:
         point = Point(**fields)
         call = None
         try:
-            call = _builder(point.op)(point, sets=1).calls[0]
+            call = builder(point.op)(point, sets=1).calls[0]
             call()
         except Exception as error:
             print(f"{point.impl}: {type(error).__name__}", file=sys.stderr)

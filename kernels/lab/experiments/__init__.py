@@ -90,7 +90,7 @@ def measured_here(run) -> Evidence:
     )
 
 
-def _builder(op: str):
+def builder(op: str):
     module, function = {
         "sparse_mla_decode": ("sparse", "build"),
         "indexer_logits": ("indexing", "build_logits"),
@@ -99,7 +99,7 @@ def _builder(op: str):
     return getattr(importlib.import_module(f"kernels.lab.experiments.{module}"), function)
 
 
-def measure_points(points: list[Point], samples: int = 21) -> list[dict[str, Any]]:
+def measure_points(points: list[Point], samples: int = 21, device: str = "cuda") -> list[dict[str, Any]]:
     """Build, check and time every point on this GPU; a point that cannot run becomes rows with the reason.
 
     samples: at most, a timer. A point that needs more memory than there is, or whose kernel does not compile
@@ -112,7 +112,7 @@ def measure_points(points: list[Point], samples: int = 21) -> list[dict[str, Any
     rows: list[dict[str, Any]] = []
     for point in points:
         try:
-            case = _builder(point.op)(point)
+            case = builder(point.op)(point, device)
             rows += timing.measure(case, point.timers, samples)
         except LookupError as error:
             rows += point.skipped(str(error.args[0]))

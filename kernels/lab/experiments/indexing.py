@@ -13,8 +13,9 @@ from kernels.lab import peers, timing
 from kernels.lab.experiments.point import ENTRY_TOKENS, Point
 
 CHECKED_ROWS = 4
-# Rungs of PyTorch round to bf16 before the head sum; the others accumulate in fp32.
-TOLERANCES = {"uncapped": 1e-2, "capped": 1e-2, "paged": 1e-3, "deep_gemm": 1e-3}
+# Rungs of PyTorch round to bf16 before the head sum; the others accumulate in fp32, or in what FP8 MMA has.
+TOLERANCES = {"uncapped": 1e-2, "capped": 1e-2, "paged": 2e-3, "deep_gemm": 2e-3}
+MIN_PAGES = 1 << 14
 _CHUNK_PAGES = 1024
 _pools: dict[tuple, torch.Tensor] = {}
 
@@ -84,7 +85,8 @@ def inputs(point: Point, device: str, sets: int) -> Inputs:
     live, configured = entries(point)
     live_pages, width = layout.pages_for(live), layout.pages_for(configured)
     distinct = sets * point.batch * live_pages
-    cache = pool(max(distinct, 64), device)
+    # Dead table entries must not all hit the L2 either, or the uncapped rung would look too good.
+    cache = pool(max(distinct, MIN_PAGES if device == "cuda" else 64), device)
     generator = torch.Generator(device=device).manual_seed(6)
     shape = (sets, point.batch)
     tables = torch.randint(

@@ -21,6 +21,14 @@ def _timed(df: pd.DataFrame) -> pd.DataFrame:
     return df[df["status"] == "ok"] if "status" in df.columns else df
 
 
+def series(df: pd.DataFrame) -> pd.DataFrame:
+    """Adds the column `series`: impl, or 'auto_sm120' where `auto` is held to sm_120's limits. For
+    `lines(by=…)`.
+    """
+    held = (df["impl"] == "auto") & (df["tile_class"] == "sm120")
+    return df.assign(series=df["impl"].where(~held, "auto_sm120"))
+
+
 def not_recorded(evidence: Evidence | None = None, what: str = "this measurement") -> Figure:
     """The panel that stands where a measurement is still missing.
 

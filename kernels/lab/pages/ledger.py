@@ -11,7 +11,7 @@ from kernels.lab.evidence import MARKS
 from kernels.lab.figures.tables import table
 from kernels.lab.ledger import STATUSES, Row, build, counts
 from kernels.lab.ledger.claims import TEXT_UNITS
-from kernels.lab.ledger.findings import ABOUT, RATIO_FACTOR, SAME_CARD, SHARE_POINTS, number
+from kernels.lab.ledger.findings import ABOUT, RATIO_FACTOR, SAME_CARD, SHARE_POINTS, attach, number
 
 MARKER = "% generated: ledger"
 SIGNS = {"reproduced": "✓", "consistent": "≈", "differs": "≠", "not testable here": "–", "pending": "…"}
@@ -25,12 +25,10 @@ CHAPTERS = {
     6: "The indexer and the whole campaign",
 }
 COLUMNS = {
-    "quantity": "Claim",
-    "article": "Article",
+    "claim": "Claim (article)",
     "figure": "Article's figure",
     "found": "The book found",
-    "evidence": "Evidence",
-    "status": "Status",
+    "status": "Status, evidence",
     "note": "Note",
 }
 
@@ -64,27 +62,21 @@ def figure(row: Row) -> str:
     claim = row.claim
     if claim.unit in TEXT_UNITS:
         return claim.value
-    grouped = f"{claim.number:,.{claim.decimals}f}"
-    about = "about " if claim.about else ""
-    unit = {"x": "×", "exponent": "", "capability": "", "line": "", "generation": ""}.get(
-        claim.unit, f" {claim.unit}"
-    )
-    return f"{about}{grouped}{unit}"
+    return ("about " if claim.about else "") + attach(f"{claim.number:,.{claim.decimals}f}", claim.unit)
 
 
 def _table(rows: list[Row], name: str, caption: str) -> str:
     return table(
         pd.DataFrame(
             {
-                "quantity": row.claim.quantity,
-                "article": row.claim.article[0],
+                "claim": f"{claim.quantity[0].upper()}{claim.quantity[1:]} ({claim.article[0]})",
                 "figure": figure(row),
-                "found": row.finding.found,
-                "evidence": _evidence(row.finding.evidence),
-                "status": f"{SIGNS[row.finding.status]} {row.finding.status}",
-                "note": " ".join(part for part in (row.finding.reason, row.claim.note) if part),
+                "found": finding.found,
+                "status": f"{SIGNS[finding.status]}\u00a0{finding.status}, {_evidence(finding.evidence)}",
+                "note": " ".join(part for part in (finding.reason, claim.note) if part),
             }
             for row in rows
+            for claim, finding in [(row.claim, row.finding)]
         ),
         name,
         caption,
@@ -93,7 +85,7 @@ def _table(rows: list[Row], name: str, caption: str) -> str:
 
 
 def _evidence(kind: str) -> str:
-    return f"{MARKS[kind]} {kind}" if kind in MARKS else kind
+    return f"{MARKS[kind]}\u00a0{kind}" if kind in MARKS else kind
 
 
 def _summary(rows: list[Row]) -> str:

@@ -46,12 +46,11 @@ def page(manifest: dict[str, Any]) -> str:
                 "chapter": "chapter",
                 "status": "status",
                 "seconds": "seconds",
-                "cells": "code cells",
+                "evidence": "evidence",
                 "device": "device",
                 "profile": "profile",
                 "when": "executed (UTC)",
                 "commit": "commit",
-                "evidence": "evidence shown",
             },
             formats={"chapter": str, "seconds": "{:.1f}"},
         ),
@@ -106,14 +105,13 @@ def _chapters(chapters: dict[str, Any], notes: dict[str, dict[str, Any]]) -> pd.
         note = notes[name]
         device = entry.get("device") or {}
         kinds = Counter(item["kind"] for item in note.get("evidence", []) if item.get("available", True))
-        shown = ", ".join(f"{MARKS[kind]} {kind} × {count}" for kind, count in kinds.items())
+        shown = " ".join(f"{MARKS[kind]}\u202f{count}" for kind, count in kinds.items())
         status = entry.get("status", "unknown")
         rows.append(
             {
                 "chapter": f"{{doc}}`{name}`" if entry.get("source", "").startswith("book/") else name,
                 "status": status + (", stale record" if _stale(note) else ""),
                 "seconds": entry.get("seconds"),
-                "cells": entry.get("executed_cells"),
                 "device": note.get("device_name") or device.get("name"),
                 "profile": entry.get("profile"),
                 "when": (entry.get("started") or "")[:16].replace("T", " "),
@@ -121,7 +119,7 @@ def _chapters(chapters: dict[str, Any], notes: dict[str, dict[str, Any]]) -> pd.
                 "evidence": shown or None,
             }
         )
-    columns = ["chapter", "status", "seconds", "cells", "device", "profile", "when", "commit", "evidence"]
+    columns = ["chapter", "status", "seconds", "device", "profile", "when", "commit", "evidence"]
     return pd.DataFrame(rows, columns=columns)
 
 
