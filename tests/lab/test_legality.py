@@ -1,11 +1,49 @@
 """What makes a kernel illegal, and that no kernel which the planners can launch on sm_120 is."""
 
 import importlib.util
+import re
 
 import pytest
 
 from kernels.lab import compile as lab
+from kernels.lab.compile import CLASSES, Compiled, Counts
 from kernels.lab.compile.plans import OPERATORS, every_configuration
+
+
+def _compiled(**changes):
+    counts = Counts(dict.fromkeys(CLASSES, 0) | changes.pop("classes", {}), {}, changes.pop("opcodes", {}))
+    plain = {"shared_bytes": 101_376, "registers": 255, "max_threads": 256, "stack_bytes": 0}
+    plain |= {"spill_store_bytes": 0, "spill_load_bytes": 0, "counts": counts}
+    return Compiled("sparse_mla", "mma", {}, "sm_120", {}, **plain | changes)
+
+
+def test_the_largest_block_that_fits_is_legal():
+    assert lab.legal(_compiled()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"shared_bytes": 101_377}, "shared memory: 101,377 bytes are 1 over 101,376"),
+        ({"spill_store_bytes": 4}, "spill: 4 bytes stored"),
+        ({"stack_bytes": 8}, "local memory: 8 bytes of stack"),
+        ({"classes": {"local_load": 2}}, "local memory: 0 bytes of stack, 2 instructions"),
+        ({"max_threads": 512}, "registers: 131,072 a block are over 65,536"),
+        ({"registers": 16, "max_threads": 2048}, "threads: 2048 a block are over 1536"),
+        ({"opcodes": {"HGMMA": 3}}, r"instructions: \['HGMMA'\] do not exist on sm_120"),
+        ({"opcodes": {"UTCHMMA": 3}}, r"instructions: \['UTCHMMA'\] do not exist on sm_120"),
+        ({"error": "OutOfResources"}, "does not compile: OutOfResources"),
+    ],
+)
+def test_each_limit_is_a_reason(changes, reason):
+    (found,) = lab.legal(_compiled(**changes))
+    assert re.match(reason, found)
+
+
+def test_a_target_can_be_named_instead_of_a_product():
+    compiled = _compiled(shared_bytes=150_000, opcodes={"HGMMA": 1})
+    assert lab.legal(compiled, "sm_90") == lab.legal(compiled, "h200") == []
+    assert len(lab.legal(compiled, "sm_120")) == 2
 
 
 def _legality(op: str, thorough: bool) -> dict[str, list[str]]:

@@ -84,9 +84,9 @@ def spec_of(request: dict):
             raise
     if triton_mode.interpreted() or isinstance(fn, InterpretedFunction):
         raise InterpretedKernelError(
-            f"{request['op']} {request['impl']}: decorated for Triton's interpreter, this kernel cannot "
-            f"be compiled, because TRITON_INTERPRET=1 is set while {request['module']} is imported; leave it to "
-            "kernels.triton_mode.ensure(), which keeps the TRITON_INTERPRET=0 of the compiler's processes"
+            f"{request['op']} {request['impl']}: decorated for Triton's interpreter, this kernel cannot be "
+            f"compiled, because TRITON_INTERPRET=1 is set while {request['module']} is imported; "
+            "leave that choice to kernels.triton_mode.ensure(), which keeps TRITON_INTERPRET=0 here"
         )
     return spec
 
