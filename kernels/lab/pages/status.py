@@ -54,7 +54,7 @@ def page(manifest: dict[str, Any]) -> str:
             },
             formats={"chapter": str, "seconds": "{:.1f}"},
         ),
-        "Evidence: "
+        "Evidence counts the figures, tables and numbers of each kind: "
         + ", ".join(f"{MARKS[kind]} {kind} ({meaning})" for kind, meaning in KINDS.items())
         + ".\n",
         "## Versions\n",
