@@ -2,6 +2,7 @@
 # Both first make .venv from requirements.txt, once per change of it.
 #   PYTHON=python3.12   the interpreter that .venv is made with (3.11, 3.12 or 3.13)
 #   FORCE=1             run every chapter again        ONLY=03        run one chapter
+#   LAB_ARGS=--no-browser  options of `make lab`
 #   DEVICE=cpu|cuda     instead of auto                PROFILE=full   instead of quick
 
 PYTHON  ?= python3
@@ -36,7 +37,7 @@ test-gpu: $(SYNCED)
 # JupyterLab is no part of the pinned set. JUPYTER_PATH makes its "python3" kernel this environment's.
 lab: $(SYNCED)
 	@$(PY) -m pip install -q -q $(JUPYTERLAB)
-	@JUPYTER_PATH="$$($(PY) book/run.py --kernelspec)" $(PY) -m jupyterlab --notebook-dir=book
+	@JUPYTER_PATH="$$($(PY) book/run.py --kernelspec)" $(PY) -m jupyterlab --notebook-dir=book $(LAB_ARGS)
 
 serve: $(SYNCED)
 	@test -d _build/html || { echo "There is no site yet: make book"; exit 1; }
@@ -67,4 +68,4 @@ $(SYNCED): requirements.txt pyproject.toml
 	@touch $@
 
 help:
-	@sed -n '1,5p' Makefile; echo; echo "Targets: book test test-gpu lint lab serve record pdf clean"
+	@sed -n '1,6p' Makefile; echo; echo "Targets: book test test-gpu lint lab serve record pdf clean"
