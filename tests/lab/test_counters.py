@@ -80,7 +80,7 @@ def test_rows_are_valid_and_added_up(monkeypatch):
     ("output", "words"),
     [
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "ERR_NVGPUCTRPERM"),
-        ("==ERROR== Failed to open /tmp/x for reading", "Failed to open"),
+        ("==ERROR== Failed to open /some/file for reading", "Failed to open"),
         ("", "no table"),
         (HEAD + line(0, "spin_kernel", "lts__t_bytes.sum", "0"), "1 of 2 points"),
     ],
