@@ -21,6 +21,9 @@ REPRODUCED, CONSISTENT, DIFFERS = "reproduced", "consistent", "differs"
 NOT_TESTABLE, PENDING = "not testable here", "pending"
 STATUSES = (REPRODUCED, CONSISTENT, DIFFERS, NOT_TESTABLE, PENDING)
 
+# Units that the quantity's own words name.
+BARE_UNITS = ("exponent", "capability", "line", "generation")
+
 ABOUT = 0.05
 RATIO_FACTOR = 2.0
 SHARE_POINTS = 15.0
@@ -56,10 +59,16 @@ def number(value: float, digits: int = 3) -> str:
 
 def with_unit(value: float, unit: str, digits: int = 3) -> str:
     """A number and its unit; ratios are written with a multiplication sign."""
-    text = number(value, digits)
+    return attach(number(value, digits), unit)
+
+
+def attach(text: str, unit: str) -> str:
+    """A number that is written already, and its unit."""
     if unit == "x":
         return f"{text}×"
-    return f"{text} {unit}" if unit not in ("exponent", "capability", "line", "generation") else text
+    if unit in BARE_UNITS:
+        return text
+    return f"{text} {unit.removesuffix('s') if text == '1' and len(unit) > 1 else unit}"
 
 
 def compare(
