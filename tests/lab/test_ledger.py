@@ -1,5 +1,6 @@
 """The ledger: its rules, its checks against changed inputs, and its page."""
 
+import json
 from dataclasses import replace
 
 import pandas as pd
@@ -10,7 +11,9 @@ from kernels.lab.ledger.build import CHECKS
 from kernels.lab.ledger.combine import combine, to_bfloat16, two_pass_error
 from kernels.lab.ledger.context import Context
 from kernels.lab.ledger.findings import Finding, compare, judge_ratio, judge_share, number
+from kernels.lab.ledger.recorded import load
 from kernels.lab.pages import ledger as page
+from kernels.lab.records import schema
 
 CLAIMS = load_claims()
 
@@ -170,6 +173,55 @@ def test_the_loss_at_batch_one_needs_its_direction():
     assert find("a2-regression-measured", measurements=faster).status == "differs"
 
 
+@pytest.mark.parametrize(("mma_us", "status"), [(160, "consistent"), (700, "differs"), (2000, "differs")])
+def test_the_kernels_speedup_is_read_from_the_ladder(mma_us, status):
+    rows = [("simt", 8, 500), ("mma", 8, 500), ("simt", 64, 1000), ("mma", 64, mma_us)]
+    table = pd.DataFrame(rows, columns=["impl", "batch", "median_us"]).assign(
+        experiment="ladder", op="sparse_mla_decode", timer="chain", tile_class="sm120", device_name="card"
+    )
+    table = table.assign(capability="9.0", stale=True, rank=0)
+    found = find("a2-attention-speedup-measured", measurements=table)
+    assert found.status == status and "batch 64" in found.found and "(stale)" in found.found
+    assert find("a2-attention-speedup-measured", measurements=table[table["batch"] < 16]).status == "pending"
+
+
+def test_a_recorded_run_on_disk_reaches_the_claims(tmp_path):
+    folder = tmp_path / "runs" / "nvidia-h200" / "r"
+    folder.mkdir(parents=True)
+    row = dict(
+        run_id="r", experiment="ladder", op="sparse_mla_decode", tile_class="sm120", batch=16, heads=64
+    )
+    row |= dict(topk=512, timer="chain", samples=21, rel_error=1e-3, tolerance=3e-3, status="ok", reason="")
+    rows = [
+        row | dict(impl=impl, median_us=time, p20_us=time, p80_us=time)
+        for impl, time in (("simt", 60.0), ("mma", 10.0))
+    ]
+    schema.frame(rows).to_csv(folder / "measurements.csv", index=False)
+    parts = dict(
+        run_id="r", experiment="decode_step", stage="baseline", batch=16, context=8192, max_context=1048576
+    )
+    parts |= dict(group="attention", kernel="k", launches=43, gpu_us=500.0, share=0.5, status="ok", reason="")
+    schema.frame([parts], "profile").to_csv(folder / "profile.csv", index=False)
+    filled = {str: "x", int: 1, dict: {}, bool: True}
+    info = {
+        key: filled[kind[0] if isinstance(kind, tuple) else kind] for key, kind in schema.RUN_KEYS.items()
+    }
+    device = {key: filled[kind] for key, kind in schema.DEVICE_KEYS.items()}
+    device |= {"name": "NVIDIA H200", "capability": "9.0", "uuid_sha256": "0123456789ab"}
+    info |= {
+        "schema_version": schema.SCHEMA_VERSION,
+        "run_id": "r",
+        "utc": "2026-01-01T00:00:00Z",
+        "device": device,
+    }
+    info |= {"profile": "full", "kernels_sha256": "0" * 64}
+    (folder / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    measurements, profile = (load(tmp_path / "runs", name) for name in ("measurements", "profile"))
+    found = find("a2-attention-speedup-measured", measurements=measurements)
+    assert found.status == "consistent" and found.found == "6× on NVIDIA H200 (stale) at batch 16"
+    assert find("a3-attention-share", profile=profile).status == "consistent"
+
+
 def test_a_share_is_read_from_the_profile():
     profile = pd.DataFrame(
         {"group": ["attention", "attention", "glue"], "share": [0.3, 0.2, 0.5], "launches": [40, 3, 5900]}
@@ -191,7 +243,12 @@ def test_a_share_is_read_from_the_profile():
 def test_the_indexers_slope(power, status):
     widths = [8192, 131072, 1048576]
     table = pd.DataFrame({"max_context": widths, "median_us": [w**power for w in widths]}).assign(
-        op="indexer_logits", impl="uncapped", batch=32, context=8192, device_name="card", capability="9.0"
+        experiment="indexer_context",
+        impl="uncapped",
+        batch=32,
+        context=8192,
+        device_name="card",
+        capability="9.0",
     )
     assert find("a3-indexer-linear", measurements=table.assign(stale=False, rank=0)).status == status
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from kernels.lab.ledger.checks_arithmetic import TOTAL_AFTER, TOTAL_BEFORE, quotient
@@ -32,16 +30,21 @@ def _with_reason(finding: Finding, reason: str) -> Finding:
 
 @check
 def _op_speedup(claim: Claim, context: Context) -> Finding:
-    """One rung of the operator over another at a batch, best legal tile of each."""
-    before, after, batch = claim.check_argument.split("/")
-    rows = pick(context.measurements, op="sparse_mla_decode", batch=int(batch), heads=64, topk=512)
-    rows = rows[rows["timer"] == "chain"] if "timer" in rows else rows
-    legal = pick(rows, tile_class="sm120")
-    rows = newest(rows if legal.empty else legal)
-    times = {impl: pick(rows, impl=impl)["median_us"].min() for impl in (before, after)} if len(rows) else {}
-    if not times or any(math.isnan(value) for value in times.values()):
-        return pending(f"sparse_mla_decode with impl {before} and {after} at batch {batch}")
-    ratio = times[before] / times[after]
+    """One rung of the operator over another within sm_120's limits, at a batch or the next larger one."""
+    before, after, wanted = claim.check_argument.split("/")
+    rows = pick(
+        context.measurements, experiment="ladder", op="sparse_mla_decode", timer="chain", tile_class="sm120"
+    )
+    rows = newest(rows[rows["batch"] >= int(wanted)] if len(rows) else rows)
+    times = {impl: pick(rows, impl=impl) for impl in (before, after)}
+    batches = set.intersection(*(set(part["batch"]) if len(part) else set() for part in times.values()))
+    if not batches:
+        return pending(f"the experiment ladder with impl {before} and {after} at batch {wanted} or more")
+    batch = min(batches)
+    ratio = float(
+        pick(times[before], batch=batch)["median_us"].min()
+        / pick(times[after], batch=batch)["median_us"].min()
+    )
     found = f"{number(ratio, 2)}× on {origin(rows)} at batch {batch}"
     return judge_ratio(claim, ratio, same_card=same_card(rows), found=found)
 
@@ -123,13 +126,15 @@ def _indexer_exponent(claim: Claim, context: Context) -> Finding:
     """Slope of log time over log configured context, at one batch and live context, where time is well above
     a launch.
     """
-    rows = newest(pick(context.measurements, op="indexer_logits", impl="uncapped"))
+    rows = newest(pick(context.measurements, experiment="indexer_context", impl="uncapped"))
     keys = ["batch", "context"]
     groups = (
         [group for _, group in rows.groupby(keys) if group["max_context"].nunique() >= 3] if len(rows) else []
     )
     if not groups:
-        return pending("indexer_logits with impl uncapped at three or more configured contexts")
+        return pending(
+            "the experiment indexer_context with impl uncapped at three or more configured contexts"
+        )
     best = max(groups, key=lambda group: group["median_us"].max())
     times = best.groupby("max_context")["median_us"].min()
     times = times[times >= 0.02 * times.max()]
