@@ -78,9 +78,10 @@ def test_block_table_exactly_wide_enough(impl, past, device):
 
 
 @every_impl
-def test_a_negative_page_inside_the_length_scores_minus_infinity(impl, device):
+@pytest.mark.parametrize("page", [-1, -(2**20)])
+def test_a_negative_page_inside_the_length_scores_minus_infinity(impl, page, device):
     case = make_case([192, 70], device=device)
-    case.block_table[0, 1] = -1
+    case.block_table[0, 1] = page
     out = indexer_logits(*case.inputs, impl=impl)
     assert bool((out[0, 64:128] == -torch.inf).all()) and bool(out[0, 128:192].isfinite().all())
     assert_logits(out, case.reference(), tolerance(impl, device))
@@ -174,7 +175,7 @@ def test_programs_share_rows_of_any_batch(batch, device):
 
 @pytest.mark.parametrize("block_t,num_warps", [(64, 4), (128, 8), (256, 8)])
 def test_tiles_agree(block_t, num_warps, device):
-    case = make_case([0, 65, 129, 320], past=-1, device=device)
+    case = make_case([0, 65, 129, 320], device=device)
     tile = plan.LogitsTile(block_t=block_t, num_warps=num_warps, num_stages=2, programs_per_sm=1)
     out = indexer_logits(*case.inputs, impl="paged", tile=tile)
     assert_logits(out, case.reference(), tolerance("paged", device))
