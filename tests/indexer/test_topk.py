@@ -149,7 +149,7 @@ def test_keys_decode_in_order():
     from kernels.indexer.api import INTERPRETED
 
     if not INTERPRETED:
-        pytest.skip("calls a Triton helper from Python, which needs the interpreter")
+        pytest.skip("calls a Triton function from Python, which needs the interpreter")
     import triton
     import triton.language as tl
 
