@@ -8,7 +8,7 @@ from kernels.sparse_mla import launch
 from kernels.sparse_mla import plan as planning
 from kernels.sparse_mla.layout import HEAD_DIM
 from kernels.sparse_mla.plan import IMPLS, Plan
-from kernels.sparse_mla.validate import check_inputs, check_output, check_slots, reject
+from kernels.sparse_mla.validate import check_inputs, check_output, check_slots, check_workspace, reject
 
 SCRATCH_DTYPES = (torch.bfloat16, torch.float32)
 
@@ -44,6 +44,18 @@ def _check_num_splits(num_splits, impl: str) -> None:
         reject("num_splits", repr(num_splits), f"None or an integer from 1 to {planning.MAX_SPLITS}")
     if impl not in ("auto", "split_k"):
         reject("num_splits", f"{num_splits} with impl={impl!r}", "None for a rung that does not split")
+
+
+def _check_plan(plan) -> Plan:
+    """A plan that the caller made: the kernels would run an unknown rung as another one."""
+    if not isinstance(plan, Plan):
+        reject("plan", type(plan).__name__, "a Plan")
+    if plan.impl not in IMPLS:
+        reject("plan", f"impl={plan.impl!r}", f"one of {IMPLS}")
+    most = planning.MAX_SPLITS if plan.impl == "split_k" else 1
+    if not 1 <= plan.num_splits <= most:
+        reject("plan", f"num_splits={plan.num_splits} with impl={plan.impl!r}", f"1 to {most}")
+    return plan
 
 
 def sparse_mla_decode(q, kv_cache, indices, topk_length=None, *, softmax_scale=HEAD_DIM**-0.5, attn_sink=None,
@@ -90,17 +102,17 @@ def sparse_mla_decode(q, kv_cache, indices, topk_length=None, *, softmax_scale=H
         reject("tile_class", repr(tile_class), "'native' or 'sm120'")
     if scratch_dtype not in SCRATCH_DTYPES:
         reject("scratch_dtype", scratch_dtype, f"one of {SCRATCH_DTYPES}")
-    chosen = plan or plan_call(inputs, impl, num_splits, batch_invariant, tile_class)
+    if plan is None:
+        chosen = plan_call(inputs, impl, num_splits, batch_invariant, tile_class)
+    else:
+        chosen = _check_plan(plan)
     if out is not None:
         out = check_output("out", out, q.shape, torch.bfloat16, q.device)
     if lse is not None:
         lse = check_output("lse", lse, (batch, heads), torch.float32, q.device)
     needed = planning.workspace_bytes(batch, heads, chosen.num_splits, scratch_dtype) if chosen.impl == "split_k" else 0
     if workspace is not None:
-        check_output("workspace", workspace, workspace.shape, torch.uint8, q.device)
-        if workspace.dim() != 1 or workspace.numel() < needed or workspace.data_ptr() % 16:
-            reject("workspace", f"shape {list(workspace.shape)} at address {workspace.data_ptr():#x}",
-                   f"[{needed}] bytes or more, at a multiple of 16")
+        check_workspace(workspace, needed, q.device)
     if validate:
         check_slots("indices", inputs.main)
         if inputs.extra is not None:
@@ -123,12 +135,16 @@ def workspace_bytes(batch: int, heads: int, topk: int, extra_topk: int = 0, *, d
 
     Args:
         device: a `torch.device` or its name; "cpu" when None. The other arguments are those of the call.
+
+    SPARSE_MLA_IMPL counts as in the call.
     """
+    impl = _choose_impl(impl)
+    _check_num_splits(num_splits, impl)
     target = planning.device_of(torch.empty(0, device=device or "cpu"))
     if batch_invariant:
         chosen = planning.batch_invariant_plan(heads, topk, extra_topk, device=target, impl=impl, tile_class=tile_class)
     else:
-        chosen = planning.plan(batch, heads, topk, extra_topk, device=target, impl=impl, tile_class=tile_class,
+        chosen = planning.plan(max(batch, 1), heads, topk, extra_topk, device=target, impl=impl, tile_class=tile_class,
                                num_splits=num_splits)
     if chosen.impl != "split_k":
         return 0

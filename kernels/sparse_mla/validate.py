@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels import triton_mode
 from kernels.sparse_mla.layout import BYTE_DTYPES, ENTRY_BYTES, HEAD_DIM
+
+MAX_PAGE_SIZE = (2**31 - 1) // ENTRY_BYTES  # a token's place in its page is computed in 32 bits
 
 
 class ArgumentError(ValueError):
@@ -73,6 +76,8 @@ def check_query(q) -> torch.Tensor:
     """`q` as `[B, H, 512]`; `[B, 1, H, 512]` is accepted, too."""
     if not isinstance(q, torch.Tensor):
         reject("q", type(q).__name__, "a torch.Tensor")
+    if q.device.type != "cuda" and not (q.device.type == "cpu" and triton_mode.interpreted()):
+        reject("q", f"device {q.device}", "cuda, or cpu where Triton interprets (TRITON_INTERPRET=1)")
     if q.dtype != torch.bfloat16:
         reject("q", f"dtype {q.dtype}", "torch.bfloat16")
     if q.dim() == 4 and q.shape[1] == 1:
@@ -96,6 +101,8 @@ def check_cache(name, cache, device) -> torch.Tensor:
     if cache.dim() != 4 or cache.shape[2] != 1 or cache.shape[3] != ENTRY_BYTES or cache.shape[1] < 1:
         reject(name, f"shape {_shape(cache)}", f"[pages, page_size, 1, {ENTRY_BYTES}]")
     page_size = cache.shape[1]
+    if page_size > MAX_PAGE_SIZE:
+        reject(name, f"a page of {page_size} tokens", f"at most {MAX_PAGE_SIZE}")
     if cache.stride(3) != 1 or (page_size > 1 and cache.stride(1) != ENTRY_BYTES):
         reject(name, f"strides {cache.stride()}", f"strides (page bytes, {ENTRY_BYTES}, {ENTRY_BYTES}, 1)")
     if cache.shape[0] > 1 and cache.stride(0) < ENTRY_BYTES * page_size:
@@ -163,7 +170,31 @@ def check_output(name, value, shape, dtype, device) -> torch.Tensor:
         reject(name, f"shape {_shape(value)}", str(list(shape)))
     if value.stride(-1) != 1 and value.shape[-1] > 1:
         reject(name, f"strides {value.stride()}", "a last stride of 1")
+    if _overlaps(value):
+        reject(name, f"shape {_shape(value)} with strides {value.stride()}", "an address for each element")
     return value
+
+
+def _overlaps(value) -> bool:
+    """Whether two elements may share an address: a dimension steps by less than the ones inside it reach."""
+    reach = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
+def check_workspace(workspace, needed: int, device) -> None:
+    """Scratch of the caller's: flat bytes, enough of them, where 16-byte stores may start."""
+    _tensor("workspace", workspace, device)
+    accepted = f"torch.uint8 [{needed}] or more, contiguous, at a multiple of 16"
+    if workspace.dtype != torch.uint8 or workspace.dim() != 1 or not workspace.is_contiguous():
+        got = f"{workspace.dtype} {_shape(workspace)} with strides {workspace.stride()}"
+        reject("workspace", got, accepted)
+    if workspace.numel() < needed or workspace.data_ptr() % 16:
+        reject("workspace", f"{workspace.numel()} bytes at address {workspace.data_ptr():#x}", accepted)
 
 
 def check_slots(name: str, candidates: Candidates) -> None:
