@@ -64,6 +64,7 @@ def test_a_compiler_failure_is_a_result_with_a_reason(results):
 def test_another_target_gives_its_own_code(results):
     assert ".target sm_90" in results["dot", "sm_90"].ptx
     assert results["dot", "sm_90"].key != results["dot", "sm_120"].key
+    assert results["dot", "sm_90"].main_loop.counts.opcodes["HGMMA"] == 4
 
 
 def test_the_second_time_comes_from_the_cache_without_a_worker(results, monkeypatch):
@@ -129,3 +130,28 @@ def test_the_command_prints_json(results, capsys):
     assert json.loads(capsys.readouterr().out)[0]["error"]
     assert shell.main(["compile", "--target", "nope"]) == 2
     assert "accepted are" in capsys.readouterr().err
+
+
+def test_reading_many_kernels_at_once_gives_what_reading_one_gives(results, tmp_path):
+    """The raw, joined disassembly against `nvdisasm -c` of each cubin, by instructions and loops."""
+    from kernels.lab.compile import disassemble, sass
+
+    requests = [request.make_request(MODULE, impl, TILE, "sm_120") for impl in ("dot", "simt")]
+    messages = [lab._message(r) | {"tools": "read again"} for r in requests]
+    answers = [reply["result"] for reply in pool.ask_all(messages, "read again")]
+    joined = disassemble.disassemble_all([a["cubin"] for a in answers], 120)
+    for answer, text in zip(answers, joined, strict=True):
+        path = tmp_path / "one.cubin"
+        path.write_bytes(answer["cubin"])
+        alone, labels = sass.parse(binaries.disassemble(path))
+        together, own_labels = sass.parse(text)
+        assert [(i.address, i.guard, i.mnemonic) for i in together] == [
+            (i.address, i.guard, i.mnemonic) for i in alone
+        ]
+        assert sass.loops(together, own_labels) == sass.loops(alone, labels) != []
+
+
+def test_requests_for_the_same_machine_code_share_it(results):
+    again = lab.compile_kernel(MODULE, "dot", TILE, crash=False)
+    first = results["dot", "sm_120"]
+    assert again.key == first.key and again.options == {"crash": False} != first.options

@@ -9,11 +9,11 @@ interprets its kernels. Results are kept under `_build/compile-cache`, by the ha
 import json
 from dataclasses import replace
 
-from kernels.lab.compile import pool, worker
+from kernels.lab.compile import pool, store
 from kernels.lab.compile.classes import CLASSES
 from kernels.lab.compile.legality import legal
 from kernels.lab.compile.request import Request, cache_root, make_request, source_hash, tools_hash
-from kernels.lab.compile.result import Compiled, cached, from_json
+from kernels.lab.compile.result import Compiled, from_json
 from kernels.lab.compile.sass import Counts, Loop
 from kernels.lab.compile.worker import InterpretedKernelError
 from kernels.lab.devices import target_of
@@ -62,17 +62,16 @@ def compile_many(requests) -> list[Compiled]:
     hashes = {module: source_hash(module) for module in {r.module for r in requests}}
     keys = [request.key(hashes[request.module]) for request in requests]
     by_key = dict(zip(keys, requests, strict=True))
-    known = {key: found for key in by_key if (found := _look_up(key)) is not None}
+    known = {key: found for key, request in by_key.items() if (found := _look_up(key, request)) is not None}
     missing = [key for key in by_key if key not in known]
-    replies = (
-        pool.ask_all([_message(by_key[key]) for key in missing], str(sorted(hashes.items())))
-        if missing
-        else []
-    )
-    for key, reply in zip(missing, replies, strict=True):
-        if "interpreted" in reply:
-            raise InterpretedKernelError(reply["interpreted"])
-        known[key] = _receive(by_key[key], key, reply)
+    if missing:
+        replies = pool.ask_all([_message(by_key[key]) for key in missing], str(sorted(hashes.items())))
+        for reply in replies:
+            if "interpreted" in reply:
+                raise InterpretedKernelError(reply["interpreted"])
+        store.read_machine_code([reply["result"] for reply in replies if "result" in reply])
+        for key, reply in zip(missing, replies, strict=True):
+            known[key] = _receive(by_key[key], key, reply)
     return [known[key] for key in keys]
 
 
@@ -85,35 +84,27 @@ def _index(key: str):
     return cache_root() / "index" / f"{key}.json"
 
 
-def _look_up(key: str) -> Compiled | None:
-    """The cached result of a request: the index names the compiled kernel, whose source has not changed."""
+def _look_up(key: str, request: Request) -> Compiled | None:
+    """The cached result of a request: the index names the machine code, whose source has not changed."""
     try:
         entry = json.loads(_index(key).read_text())
         if "result" in entry:
-            return cached(from_json(entry["result"]))
-        return cached(
-            from_json(json.loads((cache_root() / entry["key"][:2] / f"{entry['key']}.json").read_text()))
-        )
+            return replace(from_json(entry["result"]), from_cache=True)
+        return replace(store.load(entry["key"], request), from_cache=True)
     except (OSError, ValueError, KeyError):
         return None
 
 
 def _receive(request: Request, key: str, reply: dict) -> Compiled:
     if "result" in reply:
-        compiled = from_json(reply["result"])
+        compiled = store.load(reply["result"]["key"], request)
         entry = {"key": compiled.key}
     else:
-        failed = Compiled(request.op, request.impl, request.tile, request.target, dict(request.options or {}))
-        compiled = replace(
-            failed,
-            error=next(iter(reply.values())),
-            num_warps=request.tile.get("num_warps"),
-            num_stages=request.tile.get("num_stages"),
-        )
+        asked = (request.op, request.impl, request.tile, request.target, dict(request.options or {}))
+        warps = {name: request.tile.get(name) for name in ("num_warps", "num_stages")}
+        compiled = Compiled(*asked, error=next(iter(reply.values())), **warps)
         entry = {"result": compiled.as_json()}
-    # A crash or a missing kernel may be gone at the next attempt; what the compiler said of this source stays
-    # true.
+    # A crash or a missing kernel may be gone next time; what the compiler said of this source stays true.
     if "result" in reply or "error" in reply:
-        _index(key).parent.mkdir(parents=True, exist_ok=True)
-        worker.write_text(_index(key), json.dumps(entry))
+        store.write_text(_index(key), json.dumps(entry))
     return compiled

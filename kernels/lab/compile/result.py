@@ -1,6 +1,6 @@
 """What came out of the compiler."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from kernels.lab.compile.classes import CLASSES
@@ -147,7 +147,3 @@ def from_json(data: dict) -> Compiled:
     main = data.pop("main_loop")
     main = Loop(main["first"], main["last"], main["depth"], _counts_of(main)) if main else None
     return Compiled(**data, counts=counts, loops=loops, main_loop=main)
-
-
-def cached(result: Compiled) -> Compiled:
-    return replace(result, from_cache=True)

@@ -21,8 +21,7 @@ import types
 from pathlib import Path
 
 from kernels import triton_mode
-from kernels.lab.compile import binaries, sass
-from kernels.lab.compile.result import Compiled
+from kernels.lab.compile import binaries
 
 
 class InterpretedKernelError(RuntimeError):
@@ -108,74 +107,36 @@ def compile_spec(spec, arch: int):
 
 
 def _spec_key(spec, request: dict) -> str:
+    """Names the machine code: the same for requests that a launcher would serve with the same kernel."""
     from triton.compiler import ASTSource
 
-    options = getattr(spec, "compile_options", {})
-    identity = [
-        ASTSource(spec.fn, spec.signature, spec.constexprs, spec.attrs).hash(),
-        spec.num_warps,
-        spec.num_stages,
-        sorted(options.items()),
-        request["target"],
-        request["tools"],
-        [request[n] for n in ("op", "impl", "tile", "options")],
-    ]
-    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, also while others write the same one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f"{path.suffix}.{os.getpid()}")
-    part.write_text(text)
-    part.replace(path)
+    source = ASTSource(spec.fn, spec.signature, spec.constexprs, spec.attrs).hash()
+    options = sorted(getattr(spec, "compile_options", {}).items())
+    identity = [source, spec.num_warps, spec.num_stages, options, request["target"], request["tools"]]
+    return hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()
 
 
 def answer(spec, request: dict) -> dict:
-    """Compile one specialisation, or find it in the cache: `Compiled.as_json`, with PTX and SASS in files."""
-    root = Path(request["cache_root"])
-    asked = {name: request[name] for name in ("op", "impl", "tile", "target", "options")}
+    """Compile one specialisation: {"key"} if the cache has it, else with PTX, cubin and resources."""
     key = _spec_key(spec, request)
-    base = root / key[:2] / key
-    if base.with_suffix(".json").exists():
-        return json.loads(base.with_suffix(".json").read_text())
+    if (Path(request["cache_root"]) / key[:2] / f"{key}.json").exists():
+        return {"key": key}
+    import triton
+
     started = time.perf_counter()
     ptx, cubin, shared, log = compile_spec(spec, request["arch"])
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = binaries.disassemble(Path(file.name))
-        usage = binaries.resource_usage(Path(file.name))
-    instructions, labels = sass.parse(text)
-    found = sass.loops(instructions, labels)
-    counts = sass.count(instructions)
-    spilled = binaries.spills(log)
-    if spilled is None:
-        # Without a ptxas log, local loads and stores stand in: they include a stack array, should there be
-        # one.
-        spilled = {f"spill_{way}_bytes": counts.bytes_of(f"local_{way}") // 32 for way in ("store", "load")}
-    import triton
-
-    result = Compiled(
-        **asked,
-        name=spec.name,
-        num_warps=spec.num_warps,
-        num_stages=spec.num_stages,
-        shared_bytes=shared,
-        max_threads=binaries.threads_per_block(ptx) or 32 * spec.num_warps,
-        counts=counts,
-        loops=tuple(found),
-        main_loop=sass.main_loop(found),
-        key=key,
-        seconds=round(time.perf_counter() - started, 3),
-        triton=triton.__version__,
-        **usage,
-        **spilled,
-    ).as_json()
-    write_text(base.with_suffix(".ptx"), ptx)
-    write_text(base.with_suffix(".sass"), text)
-    write_text(base.with_suffix(".json"), json.dumps(result))
-    return result
+        resources = binaries.resource_usage(Path(file.name))
+    resources |= binaries.spills(log) or {}
+    resources |= {
+        "shared_bytes": shared,
+        "max_threads": binaries.threads_per_block(ptx) or 32 * spec.num_warps,
+    }
+    resources |= {"num_warps": spec.num_warps, "num_stages": spec.num_stages, "name": spec.name}
+    resources |= {"seconds": round(time.perf_counter() - started, 3), "triton": triton.__version__}
+    return {"key": key, "resources": resources, "ptx": ptx, "cubin": cubin, "arch": request["arch"]}
 
 
 def reason_of(error: BaseException) -> str:
