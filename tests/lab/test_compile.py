@@ -130,6 +130,8 @@ def test_the_command_prints_json(results, capsys):
     assert json.loads(capsys.readouterr().out)[0]["error"]
     assert shell.main(["compile", "--target", "nope"]) == 2
     assert "accepted are" in capsys.readouterr().err
+    assert shell.main(["compile", "--op", "nope", "--impl", "mma"]) == 2
+    assert "op: got 'nope'" in capsys.readouterr().err
 
 
 def test_reading_many_kernels_at_once_gives_what_reading_one_gives(results, tmp_path):

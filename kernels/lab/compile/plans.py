@@ -13,8 +13,10 @@ def planner(op: str):
     """The operator's `plan` module.
 
     Raises:
-        ModuleNotFoundError: the operator has none.
+        ValueError: no such operator.
     """
+    if op not in OPERATORS:
+        raise ValueError(f"op: got {op!r}, accepted are {OPERATORS}, or a dotted module name with --impl")
     return importlib.import_module(f"kernels.{op}.plan")
 
 
