@@ -1,0 +1,1 @@
+"""What single chapters compute beyond the common instruments: one module an analysis, named after it."""
