@@ -64,9 +64,12 @@ def issue_us(compiled: Compiled, blocks: int, passes: float, device: str | Devic
 
 
 def bounds(
-    compiled: Compiled, batch: int, device: str | Device = "rtx-pro-6000", heads: int = KNOWN_HEADS,
+    compiled: Compiled,
+    batch: int,
+    device: str | Device = "rtx-pro-6000",
+    heads: int = KNOWN_HEADS,
     topk: int = KNOWN_TOPK,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Four times that the per-head kernel cannot beat on a device, each as if nothing else took time.
 
     compiled: the per-head kernel for the device's target, whose loop handles one tile a pass.
@@ -90,7 +93,11 @@ def bounds(
             f"{work.flops / 1e9:,.2f} GFLOP",
             roofline.roof(work, device, arithmetic="fp32").arithmetic_us,
         ),
-        ("requested KV bytes, from L2", f"{requested / 1e6:,.0f} MB", requested / device["l2_bandwidth"] / 1e3),
+        (
+            "requested KV bytes, from L2",
+            f"{requested / 1e6:,.0f} MB",
+            requested / device["l2_bandwidth"] / 1e3,
+        ),
         (
             "issuing the main loops",
             f"{batch * heads * passes:,} passes of {loop:,} instructions",

@@ -28,7 +28,7 @@ GROUPS = {
 
 
 def loop_work(compiled: Compiled) -> int:
-    """Head-token pairs that one pass through the main loop handles: heads of a block times tokens of a tile."""
+    """Head-token pairs that one pass through the main loop handles: a block's heads times a tile's tokens."""
     heads = 1 if compiled.impl in ("serial", "simt") else compiled.tile["block_h"]
     return heads * (1 if compiled.impl == "serial" else compiled.tile["block_t"])
 
@@ -75,7 +75,7 @@ def issued_over_needed(compiled: Compiled) -> float:
 
 
 def opcodes(compiled: Compiled, top: int = 8) -> pd.DataFrame:
-    """The main loop's most frequent opcodes: opcode, instructions, share, with the tensor ones always listed."""
+    """The main loop's most frequent opcodes: opcode, instructions, share; HMMA is always listed."""
     counts = compiled.main_loop.counts
     frequent = sorted(counts.opcodes.items(), key=lambda item: (-item[1], item[0]))[:top]
     if "HMMA" not in dict(frequent):
@@ -94,10 +94,14 @@ def bars(table: pd.DataFrame, impl: str, evidence: Evidence | None = None) -> Fi
         ax.barh(place, row.instructions, height=0.64, color=style.colour(impl))
         none = row.instructions == 0
         ax.annotate(
-            "none" if none else f"{row.instructions:,}  ({row.share:.0%})", (row.instructions, place),
-            xytext=(4, 0), textcoords="offset points", va="center", fontsize=9,
+            "none" if none else f"{row.instructions:,}  ({row.share:.0%})",
+            (row.instructions, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
             fontweight="bold" if none else "normal",
-        )  # fmt: skip
+        )
     ax.set_yticks(range(len(rows)), rows["group"])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
@@ -122,13 +126,18 @@ def compared(tables: Mapping[str, pd.DataFrame], evidence: Evidence | None = Non
         ax.plot(known, [place, place], color=style.RULE, linewidth=3, zorder=1)
         for impl, value, x in zip(wide.columns, values, known, strict=True):
             mine = style.look(impl)
-            right = x == max(known)
+            right, none = x == max(known), not value
             if value:
                 ax.plot(x, place, marker=mine.marker, color=mine.colour, markersize=8, zorder=3)
             ax.annotate(
-                f"{value:.3g}" if value else "none", (x, place), xytext=(8 if right else -8, 0),
-                textcoords="offset points", ha="left" if right else "right", va="center", fontsize=8.5,
-            )  # fmt: skip
+                "none" if none else f"{value:.3g}",
+                (x, place),
+                xytext=(8 if right or none else -8, 7 * none),
+                textcoords="offset points",
+                ha="left" if right else "right",
+                va="center",
+                fontsize=8.5,
+            )
     ax.set_xscale("log")
     ax.set_xlim(floor / 2.2, wide.max().max() * 3)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -139,11 +148,22 @@ def compared(tables: Mapping[str, pd.DataFrame], evidence: Evidence | None = Non
     for place, impl in enumerate(wide.columns):
         mine = style.look(impl)
         ax.plot(
-            0.02 + 0.3 * place, 1.045, marker=mine.marker, color=mine.colour, markersize=8,
-            transform=ax.transAxes, clip_on=False,
-        )  # fmt: skip
+            0.02 + 0.3 * place,
+            1.045,
+            marker=mine.marker,
+            color=mine.colour,
+            markersize=8,
+            transform=ax.transAxes,
+            clip_on=False,
+        )
         ax.text(
-            0.045 + 0.3 * place, 1.045, mine.label, transform=ax.transAxes, va="center", fontsize=9.5,
-            color=mine.ink, fontweight="bold",
-        )  # fmt: skip
+            0.045 + 0.3 * place,
+            1.045,
+            mine.label,
+            transform=ax.transAxes,
+            va="center",
+            fontsize=9.5,
+            color=mine.ink,
+            fontweight="bold",
+        )
     return style.finish(fig, evidence)

@@ -86,11 +86,16 @@ def check_rungs(lab, impls: Iterable[str], small: Shape = SMALL, full: Shape = F
             found = check(impl, given)
             rows.append(
                 {
-                    "impl": impl, "rows": said, "batch": shape.batch, "heads": shape.heads, "topk": shape.topk,
+                    "impl": impl,
+                    "rows": said,
+                    "batch": shape.batch,
+                    "heads": shape.heads,
+                    "topk": shape.topk,
                     **{name: found[name] for name in ("rel_error", "lse_error")},
-                    "tolerance": TOLERANCE, "right": found["right"],
+                    "tolerance": TOLERANCE,
+                    "right": found["right"],
                 }
-            )  # fmt: skip
+            )
     return pd.DataFrame(rows)
 
 
