@@ -1,0 +1,1 @@
+"""Reference solutions, one module a chapter. Chapters show them folded; no check imports them."""
