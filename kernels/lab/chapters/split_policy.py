@@ -1,8 +1,8 @@
 """How many splits? Grids, waves and a teaching model of their cost, for the campaign's policy and for others.
 
 The model counts in the time of one tile: a block of a split-K grid starts up, walks its tiles, and later its
-partial result is merged. It knows nothing of pipes or bandwidths, which `kernels.lab.predict` does; it is small
-enough to argue with.
+partial result is merged. It knows nothing of pipes or bandwidths, which `kernels.lab.predict` does; it is
+small enough to argue with.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def best_splits(batch: int, head_groups: int, tiles: int, sm_count: int) -> int:
 
 
 def splits_of(policy: str, batch: int, heads: int = 64, topk: int = 512, device=planning.RTX_PRO_6000) -> int:
-    """The number of splits that a policy gives a shape, within sm_120's tiles: 'unsplit', 'campaign', 'default'."""
+    """The number of splits that a policy gives a shape, within sm_120's tiles: 'unsplit', 'campaign',
+    'default'.
+    """
     if policy not in POLICIES:
         raise ValueError(f"policy: got {policy!r}, accepted are {POLICIES}")
     if policy == "unsplit":
@@ -74,7 +76,8 @@ def grid_table(
 ) -> pd.DataFrame:
     """Columns batch, policy, splits, blocks, busy_sms, waves, filled: one row a batch and policy.
 
-    waves and filled (share of the waves' places that hold a block, in percent) count one block a multiprocessor.
+    waves and filled (share of the waves' places that hold a block, in percent) count one block a
+    multiprocessor.
     """
     groups = head_groups(heads, device=device)
     rows = []
