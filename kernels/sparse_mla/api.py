@@ -52,7 +52,7 @@ def _check_plan(plan) -> Plan:
         reject("plan", type(plan).__name__, "a Plan")
     if plan.impl not in IMPLS:
         reject("plan", f"impl={plan.impl!r}", f"one of {IMPLS}")
-    most = planning.MAX_SPLITS if plan.impl == "split_k" else 1
+    most = 1 if plan.impl in ("serial", "simt", "mma") else planning.MAX_SPLITS
     if not 1 <= plan.num_splits <= most:
         reject("plan", f"num_splits={plan.num_splits} with impl={plan.impl!r}", f"1 to {most}")
     return plan

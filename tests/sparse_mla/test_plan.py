@@ -1,0 +1,116 @@
+"""The planner: the campaign's policy exactly, legal plans only, and nothing but shapes in its decisions."""
+
+import itertools
+
+import pytest
+import torch
+
+from kernels.sparse_mla import IMPLS, Plan, Tile, campaign_num_splits, workspace_bytes
+from kernels.sparse_mla import plan as planning
+from kernels.sparse_mla.plan import RTX_PRO_6000, Device, every_plan
+
+H200 = Device(132, (9, 0), 232_448)
+SMALL = Device(1, (8, 0), 101_376)
+DEVICES = {"rtx": RTX_PRO_6000, "h200": H200, "small": SMALL}
+
+
+@pytest.mark.parametrize("batch,splits,blocks", [(1, 8, 16), (16, 6, 192), (32, 3, 192), (64, 2, 256)])
+def test_the_campaign_policy(batch, splits, blocks):
+    assert campaign_num_splits(batch) == splits
+    assert batch * 2 * splits == blocks
+    plan = planning.plan(batch, 64, 512, policy="campaign")
+    assert plan.num_splits == splits and plan.impl == "split_k"
+    assert plan.tile.block_h == 32 and plan.blocks(batch, 64) == blocks
+
+
+def test_the_campaign_policy_over_every_batch():
+    for batch, groups, sms in itertools.product(range(1, 300), (1, 2, 4), (1, 132, 188)):
+        splits = campaign_num_splits(batch, groups, sms)
+        fills = [n for n in range(1, 9) if batch * groups * n >= sms]
+        assert splits == (fills[0] if fills else 8)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("tile_class", ["native", "sm120"])
+def test_every_choice_is_in_every_plan(name, tile_class):
+    """`every_plan` is what compiles are held to the limits of sm_120; nothing else may be chosen."""
+    device = DEVICES[name]
+    known = {(plan.impl, plan.tile) for plan in every_plan(device, tile_class)}
+    shapes = itertools.product((1, 2, 16, 65_536), (1, 12, 16, 17, 64, 128), (1, 64, 8192), (0, 1, 512))
+    for (batch, heads, topk, extra), impl in itertools.product(shapes, ("auto", *IMPLS)):
+        for policy in ("default", "campaign"):
+            plan = planning.plan(
+                batch, heads, topk, extra, device=device, impl=impl, policy=policy, tile_class=tile_class
+            )
+            assert (plan.impl, plan.tile) in known
+            assert 1 <= plan.num_splits <= planning.MAX_SPLITS
+            assert impl in ("auto", plan.impl)
+            assert (
+                plan.impl == "split_k" or plan.num_splits == 1 or plan.impl not in ("serial", "simt", "mma")
+            )
+
+
+def test_default_splits_fill_the_device_and_no_more_than_the_tiles():
+    for batch, groups, tiles, sms in itertools.product(
+        (1, 3, 64, 999), (1, 2), (0, 1, 5, 400), (1, 132, 188)
+    ):
+        splits = planning.default_num_splits(batch, groups, tiles, sms)
+        assert 1 <= splits <= max(1, min(tiles, 64))
+        assert splits == 1 or batch * groups * splits <= sms
+
+
+@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_batch_invariant_plan_looks_at_no_batch(impl, name):
+    """It has no batch among its arguments; "auto" must not swap rungs where the splits come to one."""
+    for heads, topk in itertools.product((1, 16, 64), (1, 64, 2048)):
+        plan = planning.batch_invariant_plan(heads, topk, device=DEVICES[name], impl=impl)
+        assert plan.impl == ("split_k" if impl == "auto" else impl)
+
+
+def test_workspace_is_partial_outputs_and_lses():
+    assert planning.workspace_bytes(16, 64, 6) == 16 * 64 * 6 * (1024 + 4)
+    assert planning.workspace_bytes(2, 3, 5, torch.float32) == 30 * (2048 + 4)
+    assert workspace_bytes(2, 16, 512, impl="split_k", num_splits=3) == 2 * 16 * 3 * 1028
+    assert workspace_bytes(2, 16, 512, impl="mma") == workspace_bytes(2, 16, 512, impl="serial") == 0
+    assert workspace_bytes(0, 16, 512) == 0
+    invariant = workspace_bytes(1, 64, 512, batch_invariant=True)
+    assert workspace_bytes(5, 64, 512, batch_invariant=True) == 5 * invariant > 0
+
+
+@pytest.mark.parametrize(
+    "name,options",
+    [
+        ("impl", {"impl": "fast"}),
+        ("policy", {"policy": "best"}),
+        ("tile_class", {"tile_class": "sm90"}),
+        ("num_splits", {"num_splits": 0}),
+        ("num_splits", {"num_splits": 65}),
+        ("num_splits", {"num_splits": 2.0}),
+    ],
+)
+def test_a_wrong_option_is_refused(name, options):
+    with pytest.raises(ValueError, match=f"^{name}: got .*, accepted are "):
+        planning.plan(1, 64, 512, **options)
+
+
+@pytest.mark.parametrize("sizes", [(3, 32, 4), (16, 0, 4), (16, 32, 5), (16, 32, 4, 0), (-2, 32, 4)])
+def test_tiles_are_powers_of_two(sizes):
+    with pytest.raises(ValueError, match="got .*, accepted are"):
+        Tile(*sizes)
+
+
+def test_blocks():
+    tile = Tile(32, 32, 8)
+    assert Plan("mma", tile).blocks(3, 66) == 9
+    assert Plan("simt", Tile(1, 16, 4)).blocks(3, 66) == 198
+    assert Plan("split_k", tile, 7).blocks(1, 64) == 14
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_planned_as_itself():
+    device = planning.device_of(torch.empty(0, device="cuda"))
+    properties = torch.cuda.get_device_properties(0)
+    assert device.sm_count == properties.multi_processor_count
+    assert device.capability == torch.cuda.get_device_capability()
+    assert planning.device_of(torch.empty(0)) == RTX_PRO_6000
