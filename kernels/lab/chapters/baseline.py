@@ -105,3 +105,38 @@ def bounds(
         ),
     ]
     return pd.DataFrame(rows, columns=["bound", "count", "us"])
+
+
+def per_head(target: str = "sm_120", impl: str = "simt") -> Compiled:
+    """A per-head rung compiled for a target, with the tile that its launcher takes there."""
+    from kernels.lab.compile import compile_kernel
+    from kernels.lab.compile.plans import default_tile
+
+    return compile_kernel("sparse_mla", impl, default_tile("sparse_mla", impl, target), target)
+
+
+def chained(rows: pd.DataFrame, *impls: str) -> pd.DataFrame:
+    """Rows of the `ladder` experiment that hold a time of the chain timer, of these rungs."""
+    return rows[(rows["timer"] == "chain") & (rows["status"] == "ok") & rows["impl"].isin(impls)]
+
+
+def against_clock(rows: pd.DataFrame, device_name: str | None, batch: int = 16) -> tuple[pd.DataFrame, str]:
+    """The bounds on the card that measured, with the time it took, and that card's name.
+
+    rows: of the `ladder` experiment. Without a time at this batch, or on a card that data/devices.csv does
+    not hold, the campaign's card is taken and nothing is set beside the bounds.
+
+    Returns:
+        (bound, count, us, share: of the measured time or NaN), and the device's name.
+    """
+    found = chained(rows, "simt")
+    found = found[found["batch"] == batch]
+    try:
+        device = device_of(device_name or "rtx-pro-6000")
+    except ValueError:
+        device, found = device_of("rtx-pro-6000"), found.iloc[0:0]
+    table = bounds(per_head(device.target.name), batch, device)
+    clock = float(found["median_us"].iloc[0]) if len(found) else float("nan")
+    if len(found):
+        table.loc[len(table)] = ["measured", "one call", clock]
+    return table.assign(share=table["us"] / clock), device.name

@@ -66,7 +66,7 @@ def rows(compiled: Iterable[Compiled], target: str = "sm_120") -> pd.DataFrame:
 
 
 def moves(need: budget.TileBudget) -> dict[str, int]:
-    """What a compiler may do to a tile's shared bytes: `budget_compare.moves`, and K stored once a product."""
+    """What a compiler may do to a tile's shared bytes: `budget_compare.moves`, and K stored twice."""
     return budget_compare.moves(need) | {KEPT_TWICE: need.shared["key_tile"]}
 
 
