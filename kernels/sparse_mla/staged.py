@@ -1,0 +1,318 @@
+"""Rung 5: shared memory laid out by hand, in Gluon. The same split-K, for 64 heads a block where they fit.
+
+Plain Triton converts a dequantised tile twice, once for each product, with a pair of barriers each time. Here a
+tile is written once into a swizzled buffer that both products read: `wgmma` from it directly on sm_90, `mma.sync`
+through `ldmatrix` elsewhere. Addresses and scales of a segment of candidates are worked out once, by one thread
+a candidate, and looked up afterwards. The bytes of the next tile are on their way while the current one is used.
+
+Gluon has no interpreter: this rung runs on a GPU only. It needs caches aligned to 4 bytes.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    async_copy,
+    fence_async_shared,
+    mma_v2,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+
+# One 32-bit word of four e4m3 bytes and a scale doubled into both halves, to four bfloat16 (see `_dequantize`)
+_PACKED = gl.constexpr("""
+{
+.reg .b32 low, high, a, b;
+prmt.b32 low, $4, 0, 0x1404;
+prmt.b32 high, $4, 0, 0x3424;
+shr.u32 a, low, 4;
+shr.u32 b, high, 4;
+and.b32 low, low, 0x80008000;
+and.b32 high, high, 0x80008000;
+and.b32 a, a, 0x07f007f0;
+and.b32 b, b, 0x07f007f0;
+or.b32 low, low, a;
+or.b32 high, high, b;
+mov.b32 a, 0x7b807b80;
+mov.b32 b, 0x80008000;
+fma.rn.bf16x2 low, low, a, b;
+fma.rn.bf16x2 high, high, a, b;
+fma.rn.bf16x2 low, low, $5, b;
+fma.rn.bf16x2 high, high, $5, b;
+mov.b32 {$0, $1}, low;
+mov.b32 {$2, $3}, high;
+}
+""")
+_HALVES = gl.constexpr("mov.b32 {$0, $1}, $2;")
+_WAIT = gl.constexpr("griddepcontrol.wait; // dummy $0")
+_LAUNCH = gl.constexpr("griddepcontrol.launch_dependents; // dummy $0")
+
+
+@gluon.jit
+def load_length(length_ptr, row, stride, capacity, HAS_LENGTH: gl.constexpr):
+    """The number of candidates of `row` that count, between 0 and `capacity`."""
+    length = capacity
+    if HAS_LENGTH:
+        length = gl.minimum(gl.maximum(gl.load(length_ptr + row * stride).to(gl.int32), 0), capacity)
+    return length
+
+
+@gluon.jit
+def fill_tables(
+    address_smem, scale_smem, bias_smem, kv_ptr, indices_ptr, length, stride_page,
+    extra_kv_ptr, extra_indices_ptr, extra_length, stride_extra_page, first, last, tiles,
+    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, UNIT: gl.constexpr, HAS_EXTRA: gl.constexpr,
+    BLOCK_T: gl.constexpr, SEGMENT: gl.constexpr, T1: gl.constexpr,
+):  # fmt: skip
+    """Where each candidate of a segment lies, its scales, and what masks its score; one thread a candidate.
+
+    Addresses are in units of UNIT bytes from `kv_ptr`, -1 where the candidate is absent. The extra cache is
+    reached from the same pointer, through the distance between the two.
+    """
+    j = gl.arange(0, SEGMENT, layout=T1)
+    tile = first + j // BLOCK_T
+    position = tile * BLOCK_T + j % BLOCK_T
+    in_range = tile < last
+    if HAS_EXTRA:
+        extra = tile >= tiles
+        extra_position = position - tiles * BLOCK_T
+        slot = gl.load(indices_ptr + position, mask=in_range & (tile < tiles) & (position < length), other=-1)
+        extra_mask = in_range & extra & (extra_position < extra_length)
+        slot = gl.maximum(slot, gl.load(extra_indices_ptr + extra_position, mask=extra_mask, other=-1))
+    else:
+        slot = gl.load(indices_ptr + position, mask=in_range & (position < length), other=-1)
+    valid = slot >= 0
+    slot = gl.where(valid, slot, 0)
+    page = slot // PAGE_SIZE
+    offset = slot - page * PAGE_SIZE
+    base = page.to(gl.int64) * stride_page
+    token = base + offset * 576
+    scale = base + (576 * PAGE_SIZE + offset * 8)
+    if HAS_EXTRA:
+        page = slot // EXTRA_PAGE_SIZE
+        offset = slot - page * EXTRA_PAGE_SIZE
+        base = page.to(gl.int64) * stride_extra_page + (extra_kv_ptr.to(gl.int64) - kv_ptr.to(gl.int64))
+        token = gl.where(extra, base + offset * 576, token)
+        scale = gl.where(extra, base + (576 * EXTRA_PAGE_SIZE + offset * 8), scale)
+    address_smem.store(gl.where(valid, token // UNIT, -1))
+    bias_smem.store(gl.where(valid, 0.0, -float("inf")))
+    # Eight scale bytes, the last of them unused
+    scale_ptr = (kv_ptr + scale).to(gl.pointer_type(gl.int32))
+    low = gl.load(scale_ptr, mask=valid, other=0)
+    high = gl.load(scale_ptr + 1, mask=valid, other=0)
+    scale_smem.store((high.to(gl.int64) << 32) | (low.to(gl.int64) & 0xFFFFFFFF))
+
+
+@gluon.jit
+def fetch_tile(
+    addresses, kv_ptr, tile, UNIT: gl.constexpr, BLOCK_T: gl.constexpr, P3: gl.constexpr, R2: gl.constexpr,
+):  # fmt: skip
+    """Start loading a tile's words: nope int32 [BLOCK_T, 8, 16] (group 7 is empty), rotary int32 [BLOCK_T, 32]."""
+    rows = addresses.index(tile)
+    address = rows.load(gl.SliceLayout(1, gl.SliceLayout(2, P3)))
+    group = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, P3)))
+    word = gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(1, P3)))
+    row_ptr = (kv_ptr + address * UNIT).to(gl.pointer_type(gl.int32))
+    mask = (address >= 0)[:, None] & (group < 7)[None, :]
+    columns = gl.expand_dims(gl.expand_dims(group, 0) * 16, 2) + gl.expand_dims(gl.expand_dims(word, 0), 1)
+    nope = gl.load(gl.expand_dims(row_ptr[:, None], 2) + columns, mask=gl.expand_dims(mask, 2), other=0)
+    address = rows.load(gl.SliceLayout(1, R2))
+    row_ptr = (kv_ptr + address * UNIT).to(gl.pointer_type(gl.int32))
+    word = 112 + gl.arange(0, 32, layout=gl.SliceLayout(0, R2))
+    rope = gl.load(row_ptr[:, None] + word[None, :], mask=(address >= 0)[:, None], other=0)
+    return nope, rope
+
+
+@gluon.jit
+def store_tile(
+    k_smem, nope, rope, scales, tile,
+    BLOCK_T: gl.constexpr, P3: gl.constexpr, K2: gl.constexpr, R2: gl.constexpr,
+):  # fmt: skip
+    """Dequantise a fetched tile into its shared buffer, bfloat16 [BLOCK_T, 512]."""
+    ROWS: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, P3))
+    group = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, P3)))[None, :]
+    packed = scales.index(tile).load(ROWS)[:, None]
+    half = ((packed >> (group * 8)).to(gl.int32) & 0xFF) << 7
+    scale, _ = gl.broadcast(gl.expand_dims(half | (half << 16), 2), nope)
+    v0, v1, v2, v3 = gl.inline_asm_elementwise(
+        _PACKED, "=h,=h,=h,=h,r,r", [nope, scale],
+        dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16), is_pure=True, pack=1,
+    )  # fmt: skip
+    k = gl.reshape(gl.join(gl.join(v0, v2), gl.join(v1, v3)), [BLOCK_T, 512])
+    k_smem.store(gl.convert_layout(k, K2, assert_trivial=True))
+    low, high = gl.inline_asm_elementwise(
+        _HALVES, "=h,=h,r", [rope], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=1
+    )
+    r = gl.reshape(gl.join(low, high), [BLOCK_T, 64])
+    k_smem.slice(448, 64, dim=1).store(gl.convert_layout(r, R2, assert_trivial=True))
+
+
+@gluon.jit
+def staged_kernel(
+    q_ptr, kv_ptr, indices_ptr, length_ptr, extra_kv_ptr, extra_indices_ptr, extra_length_ptr,
+    sink_ptr, out_ptr, lse_ptr,
+    heads, topk, extra_topk, scale_log2,
+    stride_q_row, stride_q_head, stride_page, stride_indices, stride_length,
+    stride_extra_page, stride_extra_indices, stride_extra_length,
+    stride_out_row, stride_out_head, stride_lse_row,
+    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, UNIT: gl.constexpr,
+    HAS_LENGTH: gl.constexpr, HAS_EXTRA: gl.constexpr, HAS_EXTRA_LENGTH: gl.constexpr, HAS_SINK: gl.constexpr,
+    BLOCK_H: gl.constexpr, BLOCK_T: gl.constexpr, SEGMENT: gl.constexpr, BUFFERS: gl.constexpr,
+    WGMMA: gl.constexpr, FINAL: gl.constexpr, OVERLAP: gl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        gl.inline_asm_elementwise(_WAIT, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+        gl.inline_asm_elementwise(_LAUNCH, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    WARPS: gl.constexpr = gl.num_warps()
+    WARPS_M: gl.constexpr = BLOCK_H // 16 if BLOCK_H // 16 < WARPS else WARPS
+    WARPS_N: gl.constexpr = WARPS // WARPS_M
+    # Layouts: words of a tile (a warp owns one group of 64 columns), the same as bfloat16, the rotary part, a row
+    P3: gl.constexpr = gl.BlockedLayout([1, 1, 4], [8, 1, 4], [1, WARPS, 1], [2, 1, 0])
+    K2: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [1, WARPS], [1, 0])
+    R2: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [WARPS, 1], [1, 0])
+    R2_HALVES: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
+    Q2: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
+    T1: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    TABLE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    if WGMMA:
+        S2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS_M, WARPS_N], [16, BLOCK_T // WARPS_N, 16])
+        A2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS_M, WARPS_N], [16, 256, 16])
+        SMEM: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    else:
+        S2: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS_M, WARPS_N], [16, 8])
+        A2: gl.constexpr = S2
+        SMEM: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+
+    row = gl.program_id(0).to(gl.int64)
+    split = gl.program_id(2)
+    num_splits = gl.num_programs(2)
+    head_first = gl.program_id(1) * BLOCK_H
+    length = load_length(length_ptr, row, stride_length, topk, HAS_LENGTH)
+    tiles = (length + BLOCK_T - 1) // BLOCK_T
+    all_tiles = tiles
+    extra_length = 0
+    if HAS_EXTRA:
+        extra_length = load_length(extra_length_ptr, row, stride_extra_length, extra_topk, HAS_EXTRA_LENGTH)
+        all_tiles += (extra_length + BLOCK_T - 1) // BLOCK_T
+    first = split * all_tiles // num_splits
+    last = (split + 1) * all_tiles // num_splits
+    # A split without tiles reads no query and writes no partial output: to it, there are no heads
+    live_heads = gl.where(first < last, heads, 0)
+    if FINAL:
+        stored_heads = heads
+    else:
+        stored_heads = live_heads
+
+    address_smem = gl.allocate_shared_memory(gl.int64, [SEGMENT], TABLE)
+    scale_smem = gl.allocate_shared_memory(gl.int64, [SEGMENT], TABLE)
+    bias_smem = gl.allocate_shared_memory(gl.float32, [SEGMENT], TABLE)
+    # The same tables by tile: a tile's row can be chosen at run time
+    addresses = address_smem._reinterpret(gl.int64, [SEGMENT // BLOCK_T, BLOCK_T], TABLE)
+    scales = scale_smem._reinterpret(gl.int64, [SEGMENT // BLOCK_T, BLOCK_T], TABLE)
+    biases = bias_smem._reinterpret(gl.float32, [SEGMENT // BLOCK_T, BLOCK_T], TABLE)
+    q_smem = gl.allocate_shared_memory(gl.bfloat16, [BLOCK_H, 512], SMEM)
+    k_smem = gl.allocate_shared_memory(gl.bfloat16, [BUFFERS, BLOCK_T, 512], SMEM)
+
+    q_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, Q2))
+    column = gl.arange(0, 512, layout=gl.SliceLayout(0, Q2))[None, :]
+    q_row_ptr = q_ptr + row * stride_q_row + q_head.to(gl.int64)[:, None] * stride_q_head
+    # Heads past the last leave their rows of the buffer as they are: a head's row reaches no other head's result
+    async_copy.async_copy_global_to_shared(q_smem, q_row_ptr + column, mask=(q_head < live_heads)[:, None])
+    async_copy.commit_group()
+
+    LM: gl.constexpr = gl.SliceLayout(1, S2)
+    LA: gl.constexpr = gl.SliceLayout(1, A2)
+    m = gl.full([BLOCK_H], -float("inf"), gl.float32, layout=LM)
+    total = gl.full([BLOCK_H], 0.0, gl.float32, layout=LM)
+    if WGMMA:
+        acc = warpgroup_mma_init(gl.zeros([BLOCK_H, 512], gl.float32, layout=A2))
+    else:
+        acc_0 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
+        acc_1 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
+        acc_2 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
+        acc_3 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
+
+    product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
+    TILES: gl.constexpr = SEGMENT // BLOCK_T
+    row_indices_ptr = indices_ptr + row * stride_indices
+    extra_row_indices_ptr = extra_indices_ptr + row * stride_extra_indices
+    fill_tables(
+        address_smem, scale_smem, bias_smem, kv_ptr, row_indices_ptr, length, stride_page,
+        extra_kv_ptr, extra_row_indices_ptr, extra_length, stride_extra_page,
+        first, last, tiles, PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
+    )  # fmt: skip
+    nope, rope = fetch_tile(addresses, kv_ptr, 0, UNIT, BLOCK_T, P3, R2)
+    async_copy.wait_group(0)
+    for tile in range(first, last):
+        i = (tile - first) % TILES
+        k_tile = k_smem.index((tile - first) % BUFFERS)
+        store_tile(k_tile, nope, rope, scales, i, BLOCK_T, P3, K2, R2_HALVES)
+        bias = biases.index(i).load(gl.SliceLayout(0, S2))
+        if i == TILES - 1:
+            fill_tables(
+                address_smem, scale_smem, bias_smem, kv_ptr, row_indices_ptr, length, stride_page,
+                extra_kv_ptr, extra_row_indices_ptr, extra_length, stride_extra_page,
+                tile + 1, last, tiles, PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
+            )  # fmt: skip
+        # Past the last tile the tables hold absent candidates, and nothing is fetched
+        nope, rope = fetch_tile(addresses, kv_ptr, (i + 1) % TILES, UNIT, BLOCK_T, P3, R2)
+        if WGMMA:
+            fence_async_shared()
+            token = warpgroup_mma(q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True)
+            product, acc_value = warpgroup_mma_wait(0, deps=[token, acc])
+        else:
+            product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
+            for c in gl.static_range(8):
+                a = q_smem.slice(c * 64, 64, dim=1).load(gl.DotOperandLayout(0, S2, 2))
+                b = k_tile.slice(c * 64, 64, dim=1).permute((1, 0)).load(gl.DotOperandLayout(1, S2, 2))
+                product = mma_v2(a, b, product)
+        scores = product * scale_log2 + bias[None, :]
+
+        m_new = gl.maximum(m, gl.max(scores, 1))
+        reference = gl.where(m_new == -float("inf"), 0.0, m_new)
+        weights = gl.exp2(scores - reference[:, None])
+        rescale = gl.exp2(m - reference)
+        m = m_new
+        total = total * rescale + gl.sum(weights, 1)
+        p = gl.convert_layout(weights.to(gl.bfloat16), gl.DotOperandLayout(0, A2, 2))
+        rescale = gl.convert_layout(rescale, LA)[:, None]
+        if WGMMA:
+            acc = warpgroup_mma(p, k_tile, acc_value * rescale, is_async=True)
+        else:
+            RHS: gl.constexpr = gl.DotOperandLayout(1, A2, 2)
+            acc_0 = mma_v2(p, k_tile.slice(0, 128, dim=1).load(RHS), acc_0 * rescale)
+            acc_1 = mma_v2(p, k_tile.slice(128, 128, dim=1).load(RHS), acc_1 * rescale)
+            acc_2 = mma_v2(p, k_tile.slice(256, 128, dim=1).load(RHS), acc_2 * rescale)
+            acc_3 = mma_v2(p, k_tile.slice(384, 128, dim=1).load(RHS), acc_3 * rescale)
+
+    head = head_first + gl.arange(0, BLOCK_H, layout=LM)
+    empty = total == 0.0
+    denominator = gl.where(empty, 1.0, total)
+    log_total = m + gl.log2(denominator)
+    if FINAL:
+        if HAS_SINK:
+            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
+            denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
+        lse = gl.where(empty, float("inf"), log_total * 0.6931471805599453)
+        partial = row
+        lse_row_ptr = lse_ptr + row * stride_lse_row
+    else:
+        lse = gl.where(empty, -float("inf"), log_total)
+        partial = row * num_splits + split
+        lse_row_ptr = lse_ptr + partial * heads
+    gl.store(lse_row_ptr + head, lse, mask=head < heads)
+    factor = gl.convert_layout(gl.where(empty, 0.0, 1.0 / denominator), LA)[:, None]
+    if FINAL:
+        out_row_ptr = out_ptr + row * stride_out_row + q_head.to(gl.int64)[:, None] * stride_out_head
+    else:
+        out_row_ptr = out_ptr + (partial * heads + q_head.to(gl.int64)[:, None]) * 512
+    # The queries' buffer is free: bring the result through it into rows that are stored 16 bytes at a time
+    if WGMMA:
+        acc_value = warpgroup_mma_wait(0, deps=[acc])
+        q_smem.store((acc_value * factor).to(gl.bfloat16))
+    else:
+        q_smem.slice(0, 128, dim=1).store((acc_0 * factor).to(gl.bfloat16))
+        q_smem.slice(128, 128, dim=1).store((acc_1 * factor).to(gl.bfloat16))
+        q_smem.slice(256, 128, dim=1).store((acc_2 * factor).to(gl.bfloat16))
+        q_smem.slice(384, 128, dim=1).store((acc_3 * factor).to(gl.bfloat16))
+    gl.store(out_row_ptr + column, q_smem.load(Q2), mask=(q_head < stored_heads)[:, None])
