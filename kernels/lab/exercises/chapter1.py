@@ -21,14 +21,18 @@ def check_redundancy(f):
         for heads, group in ((64, 1), (64, 32), (64, 64), (20, 16), (8, 16))
     ]
     mistakes = {
-        "A last group that is not full is still a program, and it reads every row: round "
-        "up.": lambda heads, heads_per_program: heads // heads_per_program,
-        "A part of a program does not exist: the last one reads whole rows, "
-        "too.": lambda heads, heads_per_program: heads / heads_per_program,
-        "Heads that share a program share its loads: count programs, not "
-        "heads.": lambda heads, heads_per_program: heads,
-        "That is how many heads share one read. How many programs are "
-        "left?": lambda heads, heads_per_program: heads_per_program,
+        "A last group that is not full is still a program, and it reads every row: round up.": lambda heads, heads_per_program: (
+            heads // heads_per_program
+        ),
+        "A part of a program does not exist: the last one reads whole rows, too.": lambda heads, heads_per_program: (
+            heads / heads_per_program
+        ),
+        "Heads that share a program share its loads: count programs, not heads.": lambda heads, heads_per_program: (
+            heads
+        ),
+        "That is how many heads share one read. How many programs are left?": lambda heads, heads_per_program: (
+            heads_per_program
+        ),
     }
     check_scalar_function(
         f,
@@ -66,8 +70,9 @@ def check_amdahl(f):
         "Speed-ups cannot be averaged with weights; times can be added.": lambda share, factor: (
             1 - share + share * factor
         ),
-        "The rest of the time does not vanish: it stays and adds up with the shortened "
-        "part.": lambda share, factor: factor / share,
+        "The rest of the time does not vanish: it stays and adds up with the shortened part.": lambda share, factor: (
+            factor / share
+        ),
         "Only the part gets that much faster, not the whole.": lambda share, factor: factor,
         "1 / (1 - share) is the limit for an infinitely fast part.": lambda share, factor: 1 / (1 - share),
     }
@@ -100,14 +105,13 @@ def check_intensity(f):
     ]
     mistakes = {
         "These are the bytes that are needed, read once for all heads. Count those that are requested: "
-        "each program "
-        "asks for every row again.": lambda heads, **_: 4 * HEAD_DIM * heads / ENTRY_BYTES,
-        "A last group that is not full still reads every row: round "
-        "up.": lambda heads, heads_per_program, **_: (
+        "each program asks for every row again.": lambda heads, **_: 4 * HEAD_DIM * heads / ENTRY_BYTES,
+        "A last group that is not full still reads every row: round up.": lambda heads, heads_per_program, **_: (
             4 * HEAD_DIM * heads / (ENTRY_BYTES * (heads // heads_per_program))
         ),
-        "An entry is multiplied twice for each head: once for the score and once for the "
-        "output.": lambda **a: _intensity(**a, flops=2 * HEAD_DIM),
+        "An entry is multiplied twice for each head: once for the score and once for the output.": lambda **a: (
+            _intensity(**a, flops=2 * HEAD_DIM)
+        ),
         "A multiply-add is two operations.": lambda **a: _intensity(**a, flops=HEAD_DIM),
         "Each token also has 8 scale bytes at its page's end.": lambda **a: _intensity(**a, entry=576),
         "The cache holds e4m3 for 448 of the 512 columns, not bfloat16.": lambda **a: _intensity(
@@ -126,8 +130,8 @@ def check_intensity(f):
         mistakes,
         whole=False,
         what="The intensity",
-        otherwise="Write operations and requested bytes of one candidate of one row: batch and "
-        "candidates cancel.",
+        otherwise="Write operations and requested bytes of one candidate of one row: batch and candidates "
+        "cancel.",
     )
     return Praise("Batch and candidates cancel: only sharing among heads raises the intensity.")
 
@@ -165,6 +169,14 @@ LISTINGS = {
 }
 
 
+_SPELLING = "FFMA2 is another opcode (two products at once), and HFMA2 works on halves: match whole opcodes."
+_ELSEWHERE = (
+    "The opcode is the first word after the address and the guard; labels, branches to them and comments "
+    "contain the letters without being that instruction."
+)
+_BY_CASE = {"FFMA2": _SPELLING, "label": _ELSEWHERE}
+
+
 def _slips(text: str) -> dict[str, dict[str, int]]:
     opcodes = re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\d\s+)?([A-Z0-9]+)", text)
     plain = re.findall(r"/\*[0-9a-f]{4}\*/\s+([A-Z0-9]+)", text)
@@ -174,16 +186,8 @@ def _slips(text: str) -> dict[str, dict[str, int]]:
             "tensor": plain.count("HMMA"),
             "fma": plain.count("FFMA"),
         },
-        "FFMA2 is another opcode (two products at once): the opcode ends at a dot or a space.": {
-            "tensor": opcodes.count("HMMA"),
-            "fma": sum(op.startswith("FFMA") for op in opcodes),
-        },
-        "The opcode is the first word after the address and the guard; labels, branches to them and "
-        "comments contain "
-        "the letters without being that instruction.": {
-            "tensor": text.count("HMMA"),
-            "fma": text.count("FFMA"),
-        },
+        _SPELLING: {"tensor": opcodes.count("HMMA"), "fma": sum(op.startswith("FFMA") for op in opcodes)},
+        _ELSEWHERE: {"tensor": text.count("HMMA"), "fma": text.count("FFMA")},
     }
 
 
@@ -198,11 +202,7 @@ def check_count_instructions(f):
         if {key: got[key] for key in expected} != expected:
             counts = {key: got[key] for key in expected}
             hint = next((hint for hint, slip in _slips(text).items() if slip == counts), None)
-            if hint is None and any("FFMA2" in line for line in text.splitlines()):
-                hint = (
-                    "FFMA2 is another opcode (two products at once), and HFMA2 works on halves: "
-                    "match whole opcodes."
-                )
+            hint = hint or next((slip for word, slip in _BY_CASE.items() if word in case), None)
             raise Wrong(
                 "The counts are not right yet.",
                 case=f"{case}:\n{text.rstrip()}",

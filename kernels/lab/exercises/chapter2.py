@@ -35,8 +35,9 @@ def check_tile_bytes(f):
         "Q must wait somewhere between the tiles: it needs its own place.": lambda block_h, block_t, stages: (
             ROW_BYTES * stages * block_t
         ),
-        "K is 512 columns wide, not 448: the rotary part is multiplied, "
-        "too.": lambda block_h, block_t, stages: 896 * (block_h + stages * block_t),
+        "K is 512 columns wide, not 448: the rotary part is multiplied, too.": lambda block_h, block_t, stages: (
+            896 * (block_h + stages * block_t)
+        ),
     }
     check_scalar_function(
         f,
@@ -49,7 +50,7 @@ def check_tile_bytes(f):
         otherwise="Rows times 512 columns times the bytes of one number, for Q and for K.",
     )
     return Praise(
-        "64 heads with 64 tokens need 128 KiB, and a block of sm_120 may have 99: something has to shrink or move."
+        "64 heads with 64 tokens need 128 KiB, and a block of sm_120 may have 99: something must give."
     )
 
 
@@ -76,7 +77,7 @@ def _blocks(
 
 BLOCK_CASES = (
     (32_768, 64, 128),  # shared memory
-    (49_664, 64, 128),  # shared memory; fits twice only if the system's share is forgotten
+    (50_432, 64, 128),  # shared memory; fits twice only if the system's share is forgotten
     (8_192, 97, 128),  # registers, rounded up
     (0, 168, 256),  # registers
     (4_096, 32, 512),  # warps
@@ -94,12 +95,15 @@ def check_blocks_per_sm(f):
         dict(zip(("shared_bytes", "registers", "threads"), values, strict=True)) for values in BLOCK_CASES
     ]
     mistakes = {
-        "The system takes 1,024 bytes of shared memory for each block, on top of what the kernel asks "
-        "for.": lambda **a: _blocks(**a, reserved=0),
-        "A block may have less shared memory than a multiprocessor has: past 101,376 bytes it cannot "
-        "start.": lambda **a: _blocks(**a, optin=1 << 30),
-        "Registers are given to a warp in units of 256: round a warp's share up before "
-        "dividing.": lambda **a: _blocks(**a, register_unit=1),
+        "The system takes 1,024 bytes of shared memory for each block, on top of what the kernel asks for.": lambda **a: (
+            _blocks(**a, reserved=0)
+        ),
+        "A block may have less shared memory than a multiprocessor has: past 101,376 bytes it cannot start.": lambda **a: (
+            _blocks(**a, optin=1 << 30)
+        ),
+        "Registers are given to a warp in units of 256: round a warp's share up before dividing.": lambda **a: (
+            _blocks(**a, register_unit=1)
+        ),
         "A multiprocessor holds at most 24 blocks, however small.": lambda **a: _blocks(**a, slots=1 << 20),
         "sm_120 holds 48 warps on a multiprocessor, not 64.": lambda **a: _blocks(**a, warps_limit=64),
         "Warps are a limit of their own: 48 on a multiprocessor.": lambda **a: _blocks(
@@ -107,8 +111,7 @@ def check_blocks_per_sm(f):
         ),
         "Shared memory is given in units of 128 bytes: round up.": lambda **a: _blocks(**a, unit=1),
         "Registers bind, too: each thread has its own.": lambda registers, **a: _blocks(registers=1, **a),
-        "Only shared memory was counted; registers, warps and block slots are limits as "
-        "well.": lambda shared_bytes, **_: (
+        "Only shared memory was counted; registers, warps and block slots are limits as well.": lambda shared_bytes, **_: (
             102_400 // (shared_bytes + 1024) if shared_bytes <= SHARED_LIMIT else 0
         ),
     }
@@ -124,8 +127,8 @@ def check_blocks_per_sm(f):
         mistakes,
         whole=True,
         what="The number of resident blocks",
-        otherwise="Four limits, each gives a whole number of blocks: shared memory, registers, warps, slots. "
-        "The smallest binds.",
+        otherwise="Four limits, each gives a whole number of blocks: shared memory, registers, warps, "
+        "slots. The smallest binds.",
     )
     return Praise(
         "All four limits bind in one of the cases, and a block that is too large does not start at all."
@@ -163,8 +166,9 @@ def check_largest_block_t(f):
         return free // 16 * 16
 
     mistakes = {
-        "P, the probabilities between the two products, needs a place as well: block_h x block_t "
-        "numbers.": lambda block_h, limit: _largest(block_h, limit, probabilities=False),
+        "P, the probabilities between the two products, needs a place as well: block_h x block_t numbers.": lambda block_h, limit: (
+            _largest(block_h, limit, probabilities=False)
+        ),
         "Only powers of two are asked for: tl.arange knows no others.": rounded_down,
         "A tile that fills the limit to the last byte fits.": lambda block_h, limit: _largest(
             block_h, limit, strict=True
@@ -172,8 +176,9 @@ def check_largest_block_t(f):
         "Where not even 16 tokens fit the answer is 0.": lambda block_h, limit: (
             _largest(block_h, limit) or 16
         ),
-        "Smaller than 16 tokens is no tile for a tensor instruction: 0 in that "
-        "case.": lambda block_h, limit: _largest(block_h, limit, at_least=1),
+        "Smaller than 16 tokens is no tile for a tensor instruction: 0 in that case.": lambda block_h, limit: (
+            _largest(block_h, limit, at_least=1)
+        ),
     }
     check_scalar_function(
         f,
@@ -183,8 +188,8 @@ def check_largest_block_t(f):
         mistakes,
         whole=True,
         what="The tile",
-        otherwise="Add Q, K and P in bytes of bfloat16 and double block_t while the sum stays within "
-        "the limit.",
+        otherwise="Add Q, K and P in bytes of bfloat16 and double block_t while the sum stays within the "
+        "limit.",
     )
     return Praise("Q takes the room: with half as many heads twice as many tokens fit.")
 

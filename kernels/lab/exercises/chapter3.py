@@ -79,8 +79,9 @@ def check_break_even(f):
         "Rounded down, the last multiprocessors have no block.": lambda heads, block_h, sm_count: (
             sm_count // -(-heads // block_h)
         ),
-        "The head groups must be rounded up: a group that is not full is a "
-        "block.": lambda heads, block_h, sm_count: -(-sm_count * block_h // heads),
+        "The head groups must be rounded up: a group that is not full is a block.": lambda heads, block_h, sm_count: (
+            -(-sm_count * block_h // heads)
+        ),
         "One block a head group, not one a head.": lambda heads, block_h, sm_count: -(-sm_count // heads),
         "Each row brings as many blocks as it has head groups.": lambda heads, block_h, sm_count: sm_count,
     }
@@ -185,8 +186,8 @@ def _judge_softmax(name, scores, values, total, acc) -> None:
         hint = (
             "-inf minus -inf is NaN: with nothing seen so far, what may be subtracted instead?"
             if math.isnan(total) or np.isnan(acc).any()
-            else "An absent token got a weight. A finite stand-in for -inf makes exp(stand-in - "
-            "stand-in) = 1."
+            else "An absent token got a weight. A finite stand-in for -inf makes exp(stand-in - stand-in) "
+            "= 1."
         )
         raise Wrong(
             "Nothing is present, so nothing may be accumulated.",
@@ -223,8 +224,8 @@ def _softmax_hint(scores, values, total, acc, out) -> str:
         return "-inf minus -inf is NaN: with nothing seen so far, what may be subtracted instead?"
     if np.isnan(acc).any() and poisoned:
         return (
-            "A weight of 0 does not silence a NaN: 0 * NaN is NaN. The value must be left out before "
-            "the product."
+            "A weight of 0 does not silence a NaN: 0 * NaN is NaN. The value must be left out before the "
+            "product."
         )
     slips = {
         "What was accumulated before belongs to the old maximum: acc must be rescaled when the maximum "
@@ -244,8 +245,8 @@ def _softmax_hint(scores, values, total, acc, out) -> str:
             return "A finite stand-in for -inf gives every token of an absent tile the weight exp(0) = 1."
     if len(scores) == 1:
         return (
-            "One tile is plain softmax: m its maximum, total the sum of exp(scores - m), acc those "
-            "weights @ values."
+            "One tile is plain softmax: m its maximum, total the sum of exp(scores - m), acc those weights "
+            "@ values."
         )
     return "When the maximum grows from m to m_new, what was summed before is too large by exp(m_new - m)."
 

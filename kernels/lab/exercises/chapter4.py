@@ -43,8 +43,8 @@ def check_waves(f):
 def _waves_hint(waves: float, share: float, grid: Waves) -> str:
     if waves == grid.full != grid.waves:
         return (
-            f"{grid.tail} blocks wait for a wave of their own: a wave that is not full takes as long "
-            "as a full one."
+            f"{grid.tail} blocks wait for a wave of their own: a wave that is not full takes as long as a "
+            "full one."
         )
     if waves == grid.full + 1 != grid.waves:
         return "A grid that fills its last wave to the last place does not start another."
@@ -129,8 +129,8 @@ def _ranges_fault(ranges, tiles: int, num_splits: int) -> tuple[str, str] | None
         if lost == list(range(base * num_splits, tiles)):
             return (
                 f"The last {len(lost)} of {tiles} tiles belong to no split.",
-                "The remainder is lost: tiles // num_splits for each leaves tiles % num_splits over. "
-                "Who takes one more?",
+                "The remainder is lost: tiles // num_splits for each leaves tiles % num_splits over. Who "
+                "takes one more?",
             )
         inclusive = all(any(tile == last for _, last in ranges) for tile in lost)
         hint = (
@@ -150,8 +150,8 @@ def _ranges_fault(ranges, tiles: int, num_splits: int) -> tuple[str, str] | None
     if max(sizes) - min(sizes) > 1:
         return (
             f"The sizes are uneven: from {min(sizes)} to {max(sizes)} tiles.",
-            "The longest split decides the time: spread the remainder, one tile each, instead of giving "
-            "it to one.",
+            "The longest split decides the time: spread the remainder, one tile each, instead of giving it "
+            "to one.",
         )
     return None
 
@@ -230,14 +230,13 @@ def _policy_hint(splits: int, best: int, shape, cost) -> str:
     if now.waves > then.waves:
         return (
             f"{now.blocks} blocks on {sm_count} multiprocessors are {now.waves} waves, the last with "
-            f"{now.tail or sm_count} "
-            "blocks: a few blocks too many cost a whole wave. Compare the waves before and after one "
-            "split more."
+            f"{now.tail or sm_count} blocks: a few blocks too many cost a whole wave. Compare the waves "
+            "before and after one split more."
         )
     if -(-tiles // splits) == -(-tiles // best) and splits > best:
         return (
-            "The longest block has as many tiles as with fewer splits: the further splits only have "
-            "to be merged."
+            "The longest block has as many tiles as with fewer splits: the further splits only have to be "
+            "merged."
         )
     if splits < best:
         return "More splits would shorten the longest block without another wave."
@@ -307,7 +306,7 @@ def check_batch_invariant_policy(f):
                 case=describe(dict(zip(NAMES[1:], rest, strict=True))),
                 expected=f"another constant stays within {possible:.2f} times",
                 got=f"{mine:.2f} times",
-                hint="Too few starve the small batches, too many burden the large ones: weigh both ends "
-                "by their ratio.",
+                hint="Too few starve the small batches, too many burden the large ones: weigh both ends by "
+                "their ratio.",
             )
     return Praise("The same for every batch, and no constant number would be much better at its worst batch.")

@@ -137,8 +137,8 @@ def _judge_merge(case, tensors, out, expected_out, lse, expected_lse) -> None:
     )
     if "both" in case:
         hint = (
-            "Nothing and nothing is nothing: this is a partial result again, and its LSE is that of "
-            "an empty sum."
+            "Nothing and nothing is nothing: this is a partial result again, and its LSE is that of an "
+            "empty sum."
         )
     elif lse[index].isinf() or lse[index].isnan():
         hint = (
@@ -239,8 +239,9 @@ def check_scratch_bytes(f):
             rows(**a) * (512 * value_bytes + 4)
         ),
         "One way only, and without the LSEs.": lambda value_bytes, **a: rows(**a) * 512 * value_bytes,
-        "The splits are missing: each leaves a partial result of its "
-        "own.": lambda batch, heads, num_splits, value_bytes: 2 * batch * heads * (512 * value_bytes + 4),
+        "The splits are missing: each leaves a partial result of its own.": lambda batch, heads, num_splits, value_bytes: (
+            2 * batch * heads * (512 * value_bytes + 4)
+        ),
         "An LSE is float32 whatever the partial outputs are: 4 bytes.": lambda value_bytes, **a: (
             2 * rows(**a) * 513 * value_bytes
         ),

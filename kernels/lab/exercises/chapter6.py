@@ -73,8 +73,8 @@ def check_cap_ladder(f):
                 case=case,
                 expected=f"at most {allowed}",
                 got=str(len(ladder)),
-                hint="Each rung is a captured graph with its own memory. Steps that "
-                "grow by a factor need far fewer than steps of one size.",
+                hint="Each rung is a captured graph with its own memory. Steps that grow by a factor need "
+                "far fewer than steps of one size.",
             )
         bad = _too_wide(ladder, largest)
         if bad is not None:
@@ -85,15 +85,14 @@ def check_cap_ladder(f):
                 expected=f"at most {max(SMALLEST, 2 * live):,} (the larger of 2,048 and twice the live "
                 "length)",
                 got=f"{rung:,}",
-                hint="The gap between this rung and the one below it is too wide: a length just above "
-                "the lower rung pays for the whole upper one.",
+                hint="The gap between this rung and the one below it is too wide: a length just above the "
+                "lower rung pays for the whole upper one.",
                 draw=lambda r=ladder, m=largest: _draw_ladder(r, m),
             )
     final = _as_ladder(f(262_144), 262_144, "")
     return Praise(
-        f"{len(final)} graphs cover every length up to 262,144 entries, and none does more than twice "
-        "the work "
-        "(or 2,048 entries).",
+        f"{len(final)} graphs cover every length up to 262,144 entries, and none does more than twice the "
+        "work (or 2,048 entries).",
         lambda: _draw_ladder(final, 262_144),
     )
 
@@ -284,13 +283,13 @@ def _judge_topk(case, row: int, logits, length: int, k: int, got: list[int]) -> 
         return
     if any(position >= live for position in present):
         hint = (
-            "A position at or past the length came back: what stands there must not compete, and NaN "
-            "wins a sort."
+            "A position at or past the length came back: what stands there must not compete, and NaN wins "
+            "a sort."
         )
         if live < k:
             hint = (
-                "This row has fewer live entries than k: dead ones filled it up. Which of the chosen "
-                "are live?"
+                "This row has fewer live entries than k: dead ones filled it up. Which of the chosen are "
+                "live?"
             )
     elif any(position < -1 for position in present):
         hint = "Absent places are -1, and no position is negative."

@@ -90,8 +90,8 @@ def check_combine_kernel(kernel) -> Praise:
         lse.check("lse", case.name)
         _judge(case, out.tensor.cpu().double(), lse.tensor.cpu().double())
     return Praise(
-        f"{len(cases())} cases agree on {device()}: odd numbers of splits, LSEs far from 0, partials "
-        "never written."
+        f"{len(cases())} cases agree on {device()}: odd numbers of splits, LSEs far from 0, partials never "
+        "written."
     )
 
 
@@ -121,24 +121,24 @@ def _judge(case: Case, out: torch.Tensor, lse: torch.Tensor) -> None:
 
 
 def _out_hint(case: Case, out: torch.Tensor, expected: torch.Tensor) -> str:
-    if out.isnan().all():
-        return "Nothing was written, or all is NaN: is there a store for every column?"
-    flat = out.view(-1, DIM)
-    if flat[1:].isnan().all() and not flat[0].isnan().any():
-        return "Only the first row and head were written: out's address needs (row * heads + head) * 512."
-    if out[..., DIM // 2 :].isnan().all():
-        return "Some columns were never written: a head has 512."
+    if case.splits == 1:  # the plainest case: what is wrong with it is wrong with the stores
+        flat = out.view(-1, DIM)
+        if out.isnan().all():
+            return "Nothing was written, or all is NaN: is there a store for every column?"
+        if flat[1:].isnan().all() and not flat[0].isnan().any():
+            return "Only the first row and head were written: out's address needs (row * heads + head) * 512."
+        if out[..., DIM // 2 :].isnan().all():
+            return "Some columns were never written: a head has 512."
     if "all empty" in case.name and (out[1].isnan() | (out[1] == 0)).all():
         return (
-            "-inf minus -inf is NaN, and 0 / 0 is, too: a row of which no split has a candidate "
-            "needs its own answer, 0."
+            "-inf minus -inf is NaN, and 0 / 0 is, too: a row of which no split has a candidate needs its "
+            "own answer, 0."
         )
     if case.empty and out.isnan().any():
         return (
             "The output of an empty partial was never written and holds NaN; a weight of 0 does not "
-            "silence it "
-            "(0 * NaN is NaN). A partial of LSE -inf must not be read, or must be replaced before the "
-            "product."
+            "silence it (0 * NaN is NaN). A partial of LSE -inf must not be read, or must be replaced "
+            "before the product."
         )
     if "+1000" in case.name:
         return "2**1000 overflows float32: subtract the largest LSE of the row before the exponential."
@@ -152,17 +152,22 @@ def _out_slips(case: Case) -> dict[str, torch.Tensor]:
     weight = torch.exp2(lse - lse.amax(1, keepdim=True))
     share = weight / weight.sum(1, keepdim=True)
     sums = (out * weight[..., None]).sum(1)
-    swapped = out.reshape(BATCH, HEADS, case.splits, DIM).transpose(1, 2)
+    by_head = (BATCH, HEADS, case.splits)
+    swapped = out.reshape(*by_head, DIM).transpose(1, 2)
+    swapped_lse = lse.reshape(by_head).transpose(1, 2)
     slips = {
         "The partial LSEs are in base 2 and your weights are powers of e.": merge(out, lse, base=math.e)[0],
         "A plain mean gives a split with few candidates as much say as one with many.": out.mean(1),
         "The partials are normalised already: each needs its weight before they are added.": out.sum(1),
         "The sum must be divided by the sum of the weights.": sums,
-        "The weights are 2**LSE relative to the largest; then the sum is divided by the weights' sum, "
-        "once.": (out * share[..., None]).sum(1) / weight.sum(1)[..., None],
-        "partial_out is [batch, splits, heads, 512]: the split is outside of the head.": merge(swapped, lse)[
-            0
-        ],
+        "The weights are 2**LSE relative to the largest; then the sum is divided by the weights' sum, once.": (
+            out * share[..., None]
+        ).sum(1)
+        / weight.sum(1)[..., None],
+        "In partial_out the split is outside of the head: [B, S, H, 512].": merge(swapped, lse)[0],
+        "The split is outside of the head: (row * num_splits + split) * heads + head.": merge(
+            swapped, swapped_lse
+        )[0],
     }
     if case.splits > 1:
         slips["The last split is lost: the loop ends one too early."] = merge(out[:, :-1], lse[:, :-1])[0]
@@ -176,8 +181,8 @@ def _out_slips(case: Case) -> dict[str, torch.Tensor]:
 def _stray_hint(case: Case) -> str:
     if case.splits & (case.splits - 1):
         return (
-            "BLOCK_S is the next power of two: lanes at num_splits and past it belong to another row. "
-            "A masked load fills in 0, and 2**0 = 1 is a weight: what must an absent LSE be?"
+            "BLOCK_S is the next power of two: lanes at num_splits and past it belong to another row. A "
+            "masked load fills in 0, and 2**0 = 1 is a weight: what must an absent LSE be?"
         )
     return "Check the addresses: an LSE lies at (row * num_splits + split) * heads + head."
 
@@ -193,8 +198,10 @@ def _lse_hint(case: Case, lse: torch.Tensor, expected: torch.Tensor) -> str:
         / natural,
         "That is the largest partial LSE; the logarithm of the sum of the weights is missing.": two.amax(1)
         * natural,
-        "log of the sum is natural already and the maximum is not: bring both to one base before "
-        "adding.": two.amax(1) + torch.log(torch.exp2(two - two.amax(1, keepdim=True)).sum(1)),
+        "log of the sum is natural already and the maximum is not: bring both to one base before adding.": two.amax(
+            1
+        )
+        + torch.log(torch.exp2(two - two.amax(1, keepdim=True)).sum(1)),
         "The sum of the weights lacks the maximum that was subtracted.": torch.log(
             torch.exp2(two - two.amax(1, keepdim=True)).sum(1)
         ),

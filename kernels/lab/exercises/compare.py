@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -44,26 +45,44 @@ def check_scalar_function(
         what: the meaning of the value, for the message. otherwise: the hint where no mistake fits.
 
     Raises:
-        Wrong: at the first failing case; its hint is the first mistake that gives all answers seen so far.
+        Wrong: at the first failing case; its hint is the first mistake that gives the same answers.
     """
     need_function(answer, signature)
-    seen = []
     for arguments in cases:
         case = describe(arguments)
-        came = call(answer, case, **arguments)
+        value = _value(call(answer, case, **arguments), case)
         expected = truth(**arguments)
-        if came is None:
+        if not _equal(value, expected, whole, tolerance):
+            hint = _explanation(answer, cases, arguments, value, mistakes, tolerance) or otherwise
             raise Wrong(
-                "The function returns nothing.", case=case, expected=number(expected), hint="Does it return?"
+                f"{what} is not right yet.",
+                case=case,
+                expected=number(expected),
+                got=number(value),
+                hint=hint,
             )
-        value = as_number(came) if not (isinstance(came, float) and not math.isfinite(came)) else came
-        seen.append((arguments, value))
-        if _equal(value, expected, whole, tolerance):
-            continue
-        hint = next((hint for hint, slip in mistakes.items() if _explains(slip, seen, tolerance)), otherwise)
-        raise Wrong(
-            f"{what} is not right yet.", case=case, expected=number(expected), got=number(value), hint=hint
-        )
+
+
+def _value(came: Any, case: str) -> float:
+    if came is None:
+        raise Wrong("The function returns nothing.", case=case, hint="Does it end in `return`?")
+    if isinstance(came, float) and not math.isfinite(came):
+        return came
+    return as_number(came)
+
+
+def _explanation(answer, cases, failing, value, mistakes: Mistakes, tolerance: float) -> str | None:
+    """The hint of the mistake that gives the reader's value in every case, or else in the failing one."""
+    seen = [(failing, value)]
+    everywhere = list(seen)
+    for arguments in cases:
+        with contextlib.suppress(Wrong):  # an error in a later case says nothing about this one
+            everywhere.append((arguments, _value(call(answer, "", **arguments), "")))
+    for answers in (everywhere, seen):
+        for hint, slip in mistakes.items():
+            if _explains(slip, answers, tolerance):
+                return hint
+    return None
 
 
 def _equal(value: float, expected: float, whole: bool, tolerance: float) -> bool:

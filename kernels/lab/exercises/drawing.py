@@ -249,7 +249,7 @@ def rows_in_memory(wrong, *, title: str, width_label: str):
     ax.grid(visible=False)
     broken = [str(row) for row in range(rows) if wrong[row].any()]
     alt = (
-        "Rows as the reader with the old stride sees them: wrong are rows "
-        f"{', '.join(broken) or 'none'} of {rows}."
+        f"Rows as the reader with the old stride sees them: wrong are rows {', '.join(broken) or 'none'} "
+        f"of {rows}."
     )
     return fig, alt

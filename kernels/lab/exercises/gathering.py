@@ -14,7 +14,7 @@ from kernels.lab.exercises.running import Guarded, device, launch, readable
 
 WIDTH, BLOCK_T, ROWS = 64, 16, 40
 TOLERANCE = 1e-4
-COUNTS = ((16, "mixed"), (21, "mixed"), (1, "present"), (19, "absent"), (32, "present"))
+COUNTS = ((16, "mixed"), (32, "present"), (21, "mixed"), (1, "present"), (19, "absent"))
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,17 @@ def _hint(got, case: Case, good, came: float, i: int) -> str:
     count = case.slots.numel()
     valid = case.slots >= 0
     unwritten = got.isnan().all(0)
-    if i >= BLOCK_T and unwritten[BLOCK_T:].all() and count > BLOCK_T:
-        return "Only the first tile was written: a later program starts at program_id * BLOCK_T."
     if count % BLOCK_T and unwritten[count - count % BLOCK_T :].all() and count > BLOCK_T:
         return (
-            "The remainder, the last tile that is not full, was lost: it has fewer than BLOCK_T "
-            "lanes, not none."
+            "The remainder, the last tile that is not full, was lost: it has fewer than BLOCK_T lanes, not "
+            "none."
         )
+    if i >= BLOCK_T and unwritten[BLOCK_T:].all() and count > BLOCK_T:
+        return "Only the first tile was written: a later program starts at program_id * BLOCK_T."
     if unwritten.all():
         return (
-            "Nothing was written, or everything is NaN: is there a store, and does its mask let "
-            "lanes through?"
+            "Nothing was written, or everything is NaN: is there a store, and does its mask let lanes "
+            "through?"
         )
     if not valid[i]:
         return _absent_hint(came)
@@ -131,9 +131,8 @@ def _hint(got, case: Case, good, came: float, i: int) -> str:
 def _absent_hint(came: float) -> str:
     if math.isnan(came):
         return (
-            "An absent slot gives NaN: its address was followed to a row that holds NaN, and NaN times "
-            "0 is NaN. "
-            "Mask the load, and choose between score and -inf by the slot, not by a product."
+            "An absent slot gives NaN: its address was followed to a row that holds NaN, and NaN times 0 "
+            "is NaN. Mask the load, and choose between score and -inf by the slot, not by a product."
         )
     if came == 0.0:
         return (
@@ -143,8 +142,7 @@ def _absent_hint(came: float) -> str:
     if came < -1e3 and math.isfinite(came):
         return (
             "A finite stand-in for -inf works until a whole tile is absent: then its maximum is the "
-            "stand-in, "
-            "and exp(0) = 1 gives every absent token a weight."
+            "stand-in, and exp(0) = 1 gives every absent token a weight."
         )
     if came == math.inf:
         return "The sign: exp(+inf) is infinite; an absent candidate must have weight 0."

@@ -91,8 +91,8 @@ def launch(
         raise Wrong(f"A Triton kernel is asked for, and this is {brief(kernel)}.", hint=hint)
     if (type(kernel).__name__ == "InterpretedFunction") != triton_mode.interpreted():
         raise Wrong(
-            "Your kernel was decorated in the other mode (compiled or interpreted) than this notebook "
-            "runs in.",
+            "Your kernel was decorated in the other mode (compiled or interpreted) than this notebook runs "
+            "in.",
             hint="Run the chapter's first two cells, then the cell with your kernel again.",
         )
     names = list(kernel.arg_names)
@@ -125,17 +125,18 @@ def _explain(error: Exception, case: str) -> dict[str, Any]:
     return {
         "what": f"Your code stopped with {type(inner).__name__}{message}{where}.",
         "case": case,
-        "hint": _hint_for(inner),
+        "hint": _hint_for(inner, bool(frames)),
     }
 
 
-def _hint_for(error: Exception) -> str | None:
+def _hint_for(error: Exception, inside: bool) -> str | None:
+    """A hint for an exception; inside: it came from a line of the reader's."""
     text = str(error).lower()
     if isinstance(error, ZeroDivisionError):
         return (
             "A divisor can be 0 here: an empty row, a split without candidates, or sizes below the divisor."
         )
-    if isinstance(error, TypeError) and "argument" in text:
+    if isinstance(error, TypeError) and "argument" in text and not inside:
         return "The check calls your function as the exercise's signature says, in that order."
     if "power of 2" in text or "power of two" in text:
         return "tl.arange needs a power of two: round up, and mask what is too much."
