@@ -1,5 +1,6 @@
 """Is a stage right? Against the baseline, sublayer by sublayer on the same inputs, and over the whole step.
- Top-k and routing are discrete: a rounding may tip one near equal over another, and after 43 layers two
+
+Top-k and routing are discrete: a rounding may tip one near equal over another, and after 43 layers two
 right steps have gone different ways. So the baseline's choices are played back to the other stage, and how
 many of them it would have made itself is checked beside. What remains is rounding, and it has a bound.
 """

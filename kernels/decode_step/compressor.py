@@ -1,8 +1,8 @@
 """The KV compressors: a token's row joins a ring, and a complete group of rows becomes one cache entry.
- A learned softmax over the group, one weight a row and column, pools it. Groups of four overlap: an entry
+
+A learned softmax over the group, one weight a row and column, pools it. Groups of four overlap: an entry
 also pools the group before, with the other half of the projection. The pool is computed at every step and
-stored to a
-slot that counts only when the group is complete: nothing on the host depends on a length.
+stored to a slot that counts only when the group is complete: nothing on the host depends on a length.
 """
 
 from dataclasses import dataclass

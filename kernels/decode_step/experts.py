@@ -1,5 +1,6 @@
 """The feed-forward sublayer: gate, the rank's share of the routed experts, and the shared expert.
- Formulation. At decode an expert costs the reading of its weights, and which experts a batch touches is
+
+Formulation. At decode an expert costs the reading of its weights, and which experts a batch touches is
 known on the device alone. The step multiplies with as many distinct local experts as the batch is expected
 to touch (`Shapes.active_experts`), all rows of the batch with each, and masks by the routing: two plain
 products of a fixed shape, no gather of weights, nothing read on the host. A token's choices that belong to
@@ -53,7 +54,7 @@ def add(a, b):
 
 
 def feed_forward(run, layer, number: int, x) -> torch.Tensor:
-    """bfloat16 [B, hidden] -> bfloat16 [B, hidden]; `number` is the layer's, the first ones route by token."""
+    """bfloat16 [B, hidden] -> the same; `number` is the layer's, since the first ones route by token."""
     s, glue, weights = run.shapes, run.glue, layer.feed_forward
     batch, inner, active = x.shape[0], s.moe_intermediate, s.active_experts(x.shape[0])
     logits = linear(x.float(), weights.gate, "gemm_fp32")

@@ -16,7 +16,6 @@ from kernels.decode_step import (
     indexing,
     norms,
     rope,
-    sinkhorn,
     store,
     tables,
 )
@@ -63,7 +62,7 @@ def compiled(name: str, backend: str):
 
 
 class Glue:
-    """The functions as attributes, plain or compiled; `sinkhorn` too.
+    """The functions as attributes, plain or compiled.
 
     On a CPU the compiler traces the functions and runs them as they are: a kernel count would say nothing
         there.
@@ -73,4 +72,3 @@ class Glue:
         backend = "inductor" if device_type == "cuda" else "eager"
         for name, function in FUNCTIONS.items():
             setattr(self, name, compiled(name, backend) if fused else function)
-        self.sinkhorn = sinkhorn.sinkhorn_fused if fused else sinkhorn.sinkhorn

@@ -10,6 +10,7 @@ import torch
 
 from kernels.decode_step.norms import rms_norm
 from kernels.decode_step.ranges import forced_linear
+from kernels.decode_step.sinkhorn import sinkhorn
 
 
 def gates(flat, mixes, scale, base, streams: int, eps: float):
@@ -48,7 +49,7 @@ def before(run, streams, hyper, norm):
     flat = streams.flatten(1)
     mixes = forced_linear(flat, hyper.in_type(run.stage.gemm_dtype))
     pre, post, mixing = glue.gates(flat, mixes, hyper.scale, hyper.base, s.streams, s.eps)
-    mixing = glue.sinkhorn(mixing, s.sinkhorn_iterations, s.eps)
+    mixing = sinkhorn(mixing, s.sinkhorn_iterations, s.eps)
     return glue.read_streams(streams, pre, norm, s.eps), post, mixing
 
 

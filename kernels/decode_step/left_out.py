@@ -1,5 +1,6 @@
 """What the step leaves out or does otherwise than an engine, with an estimate of what it would change.
- Estimates are arithmetic on the model's sizes and a memory of 4.3 TB/s (H200), for batch 16 and a step of
+
+Estimates are arithmetic on the model's sizes and a memory of 4.3 TB/s (H200), for batch 16 and a step of
 about 30 ms; none is measured here.
 """
 
@@ -9,7 +10,7 @@ LEFT_OUT = (
     ("sampling", "from the logits [B, 129280]", "under 1 %: one pass over 4 MB at batch 16"),
     ("FP4 experts", "the checkpoint's experts are MXFP4, here bf16: 3.8 times the bytes",
      "experts take about 4 ms too long at batch 16, so their share is overstated"),
-    ("FP8 projections", "the checkpoint's projections are FP8 in blocks of 128 x 128, here bf16: twice the bytes",
+    ("FP8 projections", "the checkpoint's are FP8 in blocks of 128 x 128, here bf16: twice the bytes",
      "projections take about 1.1 ms too long, at every batch"),
     ("tensor parallelism", "projections and attention at all 64 heads, experts at one rank's share of eight",
      "a rank of eight reads an eighth of wq_b, wo_a, wo_b: about 2 ms less"),

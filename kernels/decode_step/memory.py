@@ -17,13 +17,9 @@ def transient_bytes(shapes: Shapes, stage: Stage, batch: int, max_context: int) 
     experts = shapes.active_experts(batch) * shapes.moe_intermediate * 16
     row = hidden + experts + 4 * shapes.vocab + shapes.heads * HEAD_DIM * 24
     if stage.logits == "uncapped" and "c4" in shapes.kinds:
-        # A key is gathered as bytes and again in the product's type; 64 products, their ReLU and their
-        # weighted sum
-        entry = (
-            128 + 128 * stage.gemm_dtype.itemsize + 64 * stage.gemm_dtype.itemsize + 64 * 4 + 24
-            if stage.gemm_dtype == torch.bfloat16
-            else 128 * 4 + 64 * 4 * 2 + 128 + 24
-        )
+        # An entry's key in the product's type, its 64 products, and beside them their ReLU or float32 terms
+        size = stage.gemm_dtype.itemsize
+        entry = 128 * size + 64 * size + max(64 * size, 64 * 4) + 24
         row += shapes.index_width(max_context) * entry
     return batch * row
 
@@ -34,6 +30,20 @@ def step_bytes(
     """Caches and intermediate results of a step; the weights come on top (`weight_bytes`)."""
     plan = plan_state(shapes, batch, context, max_context, pool_pages)
     return plan.cache_bytes() + transient_bytes(shapes, stage, batch, max_context)
+
+
+def check_transient(step) -> None:
+    """Raise `DoesNotFit` when a built step's stage lacks room for its intermediate results."""
+    plan, stage = step.state.plan, step.stage
+    room = free_bytes(step.state.device)
+    needed = transient_bytes(step.shapes, stage, plan.batch, plan.max_context) + MARGIN
+    if needed > room:
+        each = transient_bytes(step.shapes, stage, 1, plan.max_context)
+        raise DoesNotFit(
+            f"batch: {plan.batch} at max_context {plan.max_context:,} needs {needed / 1e9:.1f} GB of "
+            f"intermediate results at stage {stage.name}, {room / 1e9:.1f} GB are free; batch "
+            f"{max(0, int((room - MARGIN) // each))} fits"
+        )
 
 
 def free_bytes(device) -> int:
@@ -72,6 +82,6 @@ def check_fits(
         else "not even batch 1 fits at this max_context"
     )
     raise DoesNotFit(
-        f"batch: {batch} at context {context:,} and max_context {max_context:,} needs {needed / 1e9:.1f} GB at stage "
-        f"{stage.name}, {room / 1e9:.1f} GB are free; {fits}"
+        f"batch: {batch} at context {context:,} and max_context {max_context:,} needs {needed / 1e9:.1f} GB "
+        f"at stage {stage.name}, {room / 1e9:.1f} GB are free; {fits}"
     )

@@ -1,5 +1,6 @@
 """Names for parts of the step, so that a profile can say which kernel belongs to which.
- Whatever runs outside a mark is glue. A mark is a `record_function` range: it costs nothing in a captured
+
+Whatever runs outside a mark is glue. A mark is a `record_function` range: it costs nothing in a captured
 graph.
 """
 

@@ -1,7 +1,8 @@
 """Rotary positions on the last 64 columns, in interleaved pairs, and their inverse.
- Sliding-window layers turn by theta 1e4; layers with compressed entries by theta 160,000 with YaRN's
-interpolation.
-A rotation by the negative angle is the complex conjugate: that is how the attention's output is turned back.
+
+Sliding-window layers turn by theta 1e4; layers with compressed entries by theta 160,000 with YaRN's
+interpolation. A rotation by the negative angle is the complex conjugate: that is how the attention's output
+is turned back.
 """
 
 import math

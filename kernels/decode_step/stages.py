@@ -1,5 +1,6 @@
 """The campaign's stages as switches: each keeps what the one before it gained.
- `baseline` is the campaign's first profile: one program a head that walks the padded index width, the
+
+`baseline` is the campaign's first profile: one program a head that walks the padded index width, the
 indexer in PyTorch over the whole block table, its product, its head weights and the hyper-connections'
 projection in forced FP32, and every elementwise operation a launch of its own.
 """
@@ -19,7 +20,7 @@ class Stage:
         attention: rung of `sparse_mla_decode`.
         logits, topk: rungs of the indexer.
         gemm_dtype: type of the products that the campaign found in forced FP32.
-        fused: glue through torch.compile, and the Sinkhorn normalisation in one kernel.
+        fused: glue through torch.compile.
     """
 
     name: str

@@ -1,5 +1,6 @@
 """What lives between steps: lengths, block tables at their real width, and every layer's caches and rings.
- Lengths and tokens change in place, so that a captured graph goes on with the next step. The caches are
+
+Lengths and tokens change in place, so that a captured graph goes on with the next step. The caches are
 filled with random entries in the right format. Entries of the block table past a request's pages name
 arbitrary pages of the pool, as an engine's stale table does: whoever follows the table and not the lengths
 reads them.
@@ -27,7 +28,7 @@ from kernels.sparse_mla.layout import allocate_cache, padded_page_stride, store_
 EXTRA_PAGE = {"c4": PAGE_TOKENS // 4, "c128": PAGE_TOKENS // 128}
 SWA_PAGES_PER_ROW = 2
 ROOM = 256  # tokens that every request may still grow by
-TEMPLATE_PAGES = 32
+TEMPLATE_PAGES = 1024  # distinct pages of a cache; the others repeat them
 
 
 @dataclass(frozen=True)
@@ -149,11 +150,12 @@ class State:
         return Ring(torch.randn(shape, **self._random), torch.randn(shape, **self._random))
 
     def _cache(self, pages: int, page_size: int) -> torch.Tensor:
-        """A cache of random entries: a few pages are quantised, the others repeat them."""
+        """A cache of random entries."""
         cache = allocate_cache(pages, page_size, device=self.device)
         if page_size not in self._templates:
-            entries = TEMPLATE_PAGES * page_size
-            template = allocate_cache(TEMPLATE_PAGES, page_size, device=self.device)
+            distinct = min(pages, TEMPLATE_PAGES)
+            entries = distinct * page_size
+            template = allocate_cache(distinct, page_size, device=self.device)
             rows = torch.randn(entries, HEAD_DIM, **self._random).bfloat16()
             store_kv(template, torch.arange(entries, device=self.device), rows)
             self._templates[page_size] = template
@@ -162,8 +164,9 @@ class State:
     def _index(self, pages: int) -> torch.Tensor:
         cache = allocate_index_cache(pages, device=self.device)
         if "index" not in self._templates:
-            entries = TEMPLATE_PAGES * PAGE_ENTRIES
-            template = allocate_index_cache(TEMPLATE_PAGES, device=self.device)
+            distinct = min(pages, TEMPLATE_PAGES)
+            entries = distinct * PAGE_ENTRIES
+            template = allocate_index_cache(distinct, device=self.device)
             keys = torch.randn(entries, INDEX_DIM, **self._random)
             store_index_keys(template, torch.arange(entries, device=self.device), keys)
             self._templates["index"] = template
@@ -171,8 +174,8 @@ class State:
 
     @staticmethod
     def _repeat(cache, template):
-        for start in range(0, cache.shape[0], TEMPLATE_PAGES):
-            part = cache[start : start + TEMPLATE_PAGES]
+        for start in range(0, cache.shape[0], template.shape[0]):
+            part = cache[start : start + template.shape[0]]
             part.copy_(template[: part.shape[0]])
         return cache
 

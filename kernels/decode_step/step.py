@@ -143,6 +143,15 @@ class DecodeStep:
         return DecodeStep(self.weights, self.state, stage)
 
 
+def check(batch: int, context: int, max_context: int, shapes: Shapes | None = None) -> None:
+    """Refuse a batch and contexts that no device could run.
+
+    Raises:
+        StepError: names the argument, what came and what is accepted.
+    """
+    plan_state(shapes or flash(), batch, context, max_context)
+
+
 def build(
     stage="baseline",
     *,

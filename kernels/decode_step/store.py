@@ -1,5 +1,6 @@
 """Quantise-and-store: an entry is turned, cut to FP8 and written to its slot of a cache.
- The quantiser's arithmetic is the cache layout's (`sparse_mla.layout.quantize_kv`), said in float32 and
+
+The quantiser's arithmetic is the cache layout's (`sparse_mla.layout.quantize_kv`), said in float32 and
 integers so that a compiler can fuse it; a test holds the bytes equal.
 """
 

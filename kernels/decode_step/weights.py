@@ -54,9 +54,7 @@ class IndexerWeights:
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Norms, latent projections, sink [heads], grouped output projections; what a layer's kind adds, or
-    None.
-    """
+    """Norms, latent projections, sink [heads], grouped output projections, what the kind adds (or None)."""
 
     hyper: HyperWeights
     norm: torch.Tensor

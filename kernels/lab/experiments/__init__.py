@@ -132,3 +132,10 @@ def _clean(error: Exception) -> str:
     """The first line of an error's message, without anything that looks like a path."""
     text = (str(error).strip().splitlines() or ["no message"])[0][:160]
     return " ".join(word if "/" not in word else "…" for word in text.split())
+
+
+# Two tables, one pass: the step's times, and the profile of its kernels
+from kernels.lab.experiments import decode_step as _decode_step  # noqa: E402
+
+register(_decode_step.TIMES, _decode_step.measure_times)
+register(_decode_step.PROFILE, _decode_step.measure_profile, table="profile")

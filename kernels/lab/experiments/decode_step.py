@@ -1,0 +1,227 @@
+"""The decode step's experiments: time and throughput of every stage, and where the time goes.
+
+Weights are drawn once, caches once for each batch and configured context, and all stages share them. A
+stage is timed only after its result was compared with the baseline's; a step that does not fit is a row
+with the reason. Both experiments come out of one pass where one process asks for both.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+K = 1024
+LIVE = 8 * K
+CAPPED = ("baseline", "indexer_cap", "fused_glue")
+MIN_SAMPLES, MAX_SAMPLES, BUDGET_S = 3, 15, 0.5
+TIMES, PROFILE = "decode_step", "decode_step_profile"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One batch at one live and one configured context; which stages run, and whether they are profiled."""
+
+    batch: int
+    context: int
+    max_context: int
+    stages: tuple[str, ...] | None = None
+    profiled: bool = True
+
+
+@dataclass
+class Found:
+    """Rows of both tables."""
+
+    times: list[dict[str, Any]] = field(default_factory=list)
+    profile: list[dict[str, Any]] = field(default_factory=list)
+
+
+def shapes(profile: str) -> list[Shape]:
+    """The points of a profile, 'quick' or 'full'."""
+    if profile == "quick":
+        return [Shape(batch, LIVE, 128 * K) for batch in (1, 16)]
+    points = [
+        Shape(batch, LIVE, limit, profiled=limit == 1024 * K or batch == 16)
+        for limit in (128 * K, 1024 * K)
+        for batch in (1, 4, 16, 32, 64)
+    ]
+    return points + [Shape(batch, LIVE, LIVE, CAPPED, profiled=False) for batch in (1, 16, 64)]
+
+
+def time_step(step, samples: int = MAX_SAMPLES, budget_s: float = BUDGET_S):
+    """Capture a step and time its replays -> `timing.Timing` in microseconds a step.
+
+    samples: at most; slow steps get fewer, at least 3, so that they take about `budget_s` seconds.
+    """
+    import torch
+
+    from kernels.lab import timing
+
+    step.capture()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def once() -> float:
+        begin.record()
+        step.run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3
+
+    once()
+    samples = max(MIN_SAMPLES, min(samples, int(budget_s * 1e6 / max(once(), 1.0))))
+    return timing.summarise([once() for _ in range(samples)])
+
+
+def _columns(shape: Shape, stage: str, model) -> dict[str, Any]:
+    return {
+        "op": "decode_step",
+        "impl": stage,
+        "stage": stage,
+        "tile_class": "native",
+        "batch": shape.batch,
+        "heads": model.heads,
+        "topk": model.index_topk,
+        "swa_tokens": model.window,
+        "context": shape.context,
+        "max_context": shape.max_context,
+        "timer": "chain",
+    }
+
+
+def _keys(shape: Shape, stage: str) -> dict[str, Any]:
+    names = ("batch", "context", "max_context")
+    return {"stage": stage, **{name: getattr(shape, name) for name in names}}
+
+
+def reason_of(error: Exception) -> tuple[str, str]:
+    """(status, reason) of a step that could not run."""
+    import torch
+
+    from kernels.decode_step import DoesNotFit
+    from kernels.lab.experiments import _clean
+
+    if isinstance(error, DoesNotFit):
+        return "skipped", str(error)
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return "skipped", "does not fit into the device's memory, though the estimate said so"
+    return "failed", f"{type(error).__name__}: {_clean(error)}"
+
+
+def judge(step, recording) -> dict[str, Any]:
+    """Compare a stage with the baseline's recording: rel_error, tolerance, and status 'ok' or 'wrong'."""
+    from kernels.decode_step import compare
+
+    whole = compare.whole_step(step, recording)
+    worst = max(
+        compare.sublayers(step, recording), key=lambda found: (found.error != found.error, found.error)
+    )
+    row = {"rel_error": whole.error, "tolerance": compare.STEP_TOLERANCE, "status": "ok", "reason": ""}
+    if not worst.error <= compare.SUBLAYER_TOLERANCE:
+        row |= {"status": "wrong", "reason": f"{worst.place}: relative error {worst.error:.3g}"}
+    elif not whole.error <= compare.STEP_TOLERANCE:
+        row |= {"status": "wrong", "reason": f"the step: relative error {whole.error:.3g}"}
+    elif whole.agreement < compare.AGREEMENT:
+        row |= {"status": "wrong", "reason": f"only {whole.agreement:.1%} of the baseline's choices are made"}
+    if row["rel_error"] != row["rel_error"]:
+        row["rel_error"] = None
+    return row
+
+
+def _measure_stage(step, shape: Shape, recording, found: Found) -> Any:
+    """One stage at one shape; returns the recording that later stages are compared with."""
+    from kernels.decode_step import compare, memory
+    from kernels.lab import profile
+
+    stage = step.stage.name
+    columns = _columns(shape, stage, step.shapes)
+    try:
+        memory.check_transient(step)
+        recording = recording or compare.record(step)
+        verdict = judge(step, recording)
+        if verdict["status"] == "ok":
+            timing = time_step(step)
+            verdict |= {
+                "samples": timing.samples,
+                "median_us": timing.median_us,
+                "p20_us": timing.p20_us,
+                "p80_us": timing.p80_us,
+                "tokens_per_s": step.tokens_per_s(timing.median_us),
+            }
+        found.times.append(columns | verdict)
+    except Exception as error:
+        status, reason = reason_of(error)
+        found.times.append(columns | {"status": status, "reason": reason})
+        verdict = {"status": status, "reason": reason}
+    step.release()
+    if not shape.profiled:
+        return recording
+    keys = _keys(shape, stage)
+    try:
+        if verdict["status"] != "ok":
+            found.profile.append(keys | {"status": verdict["status"], "reason": verdict["reason"]})
+        else:
+            rows = profile.measured(step)
+            found.profile += [keys | row | {"status": "ok", "reason": ""} for row in rows]
+    except Exception as error:
+        status, reason = reason_of(error)
+        found.profile.append(keys | {"status": status, "reason": reason})
+    return recording
+
+
+def measure_shapes(points: list[Shape], device="cuda", model=None, say=None) -> Found:
+    """Measure every stage at every point.
+
+    model: the shapes; DeepSeek-V4-Flash when None. say: called with a line after each point.
+    """
+    from kernels import decode_step
+
+    found = Found()
+    weights = None
+    for shape in points:
+        begun = time.perf_counter()
+        stages = shape.stages or tuple(decode_step.STAGES)
+        step = None
+        try:
+            # The last stage needs the least memory; each stage is checked again for its own
+            step = decode_step.build(
+                "fused_glue", batch=shape.batch, context=shape.context, max_context=shape.max_context,
+                device=device, shapes=model, weights=weights,
+            )  # fmt: skip
+        except Exception as error:
+            status, reason = reason_of(error)
+            for stage in stages:
+                columns = _columns(shape, stage, model or decode_step.flash())
+                found.times.append(columns | {"status": status, "reason": reason})
+                if shape.profiled:
+                    found.profile.append(_keys(shape, stage) | {"status": status, "reason": reason})
+        if step is not None:
+            weights = step.weights
+            recording = None
+            for stage in stages:
+                recording = _measure_stage(step.at_stage(stage), shape, recording, found)
+            step.release()
+        if say:
+            say(
+                f"batch {shape.batch}, max context {shape.max_context:,}: {time.perf_counter() - begun:.1f} s"
+            )
+    return found
+
+
+_found: dict[str, Found] = {}
+
+
+def _pass(profile: str) -> Found:
+    if profile not in _found:
+        _found[profile] = measure_shapes(shapes(profile))
+    return _found[profile]
+
+
+def measure_times(profile: str) -> list[dict[str, Any]]:
+    """Rows of measurements.csv: every stage of every point."""
+    return _pass(profile).times
+
+
+def measure_profile(profile: str) -> list[dict[str, Any]]:
+    """Rows of profile.csv: every kernel of every profiled step."""
+    return _pass(profile).profile
