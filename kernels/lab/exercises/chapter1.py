@@ -20,20 +20,24 @@ def check_redundancy(f):
         {"heads": heads, "heads_per_program": group}
         for heads, group in ((64, 1), (64, 32), (64, 64), (20, 16), (8, 16))
     ]
-    mistakes = {
-        "A last group that is not full is still a program, and it reads every row: round up.": lambda heads, heads_per_program: (
-            heads // heads_per_program
+    mistakes = [
+        (
+            "A last group that is not full is still a program, and it reads every row: round up.",
+            lambda heads, heads_per_program: heads // heads_per_program,
         ),
-        "A part of a program does not exist: the last one reads whole rows, too.": lambda heads, heads_per_program: (
-            heads / heads_per_program
+        (
+            "A part of a program does not exist: the last one reads whole rows, too.",
+            lambda heads, heads_per_program: heads / heads_per_program,
         ),
-        "Heads that share a program share its loads: count programs, not heads.": lambda heads, heads_per_program: (
-            heads
+        (
+            "Heads that share a program share its loads: count programs, not heads.",
+            lambda heads, heads_per_program: heads,
         ),
-        "That is how many heads share one read. How many programs are left?": lambda heads, heads_per_program: (
-            heads_per_program
+        (
+            "That is how many heads share one read. How many programs are left?",
+            lambda heads, heads_per_program: heads_per_program,
         ),
-    }
+    ]
     check_scalar_function(
         f,
         "f(heads, heads_per_program) -> int",
@@ -60,22 +64,26 @@ def check_amdahl(f):
         {"share": share, "factor": factor}
         for share, factor in ((0.5, 2.0), (0.571, 6.3), (0.8, math.inf), (0.0, 10.0), (1.0, 4.0), (0.25, 0.5))
     ]
-    mistakes = {
-        "That is the time that is left, as a share; a speed-up is its inverse.": lambda share, factor: (
-            1 - share + share / factor
+    mistakes = [
+        (
+            "That is the time that is left, as a share; a speed-up is its inverse.",
+            lambda share, factor: 1 - share + share / factor,
         ),
-        "The shares are swapped: `share` is the part that gets faster.": lambda share, factor: (
-            1 / (share + (1 - share) / factor)
+        (
+            "The shares are swapped: `share` is the part that gets faster.",
+            lambda share, factor: 1 / (share + (1 - share) / factor),
         ),
-        "Speed-ups cannot be averaged with weights; times can be added.": lambda share, factor: (
-            1 - share + share * factor
+        (
+            "Speed-ups cannot be averaged with weights; times can be added.",
+            lambda share, factor: 1 - share + share * factor,
         ),
-        "The rest of the time does not vanish: it stays and adds up with the shortened part.": lambda share, factor: (
-            factor / share
+        (
+            "The rest of the time does not vanish: it stays and adds up with the shortened part.",
+            lambda share, factor: factor / share,
         ),
-        "Only the part gets that much faster, not the whole.": lambda share, factor: factor,
-        "1 / (1 - share) is the limit for an infinitely fast part.": lambda share, factor: 1 / (1 - share),
-    }
+        ("Only the part gets that much faster, not the whole.", lambda share, factor: factor),
+        ("1 / (1 - share) is the limit for an infinitely fast part.", lambda share, factor: 1 / (1 - share)),
+    ]
     check_scalar_function(
         f,
         "f(share, factor) -> float",
@@ -103,25 +111,34 @@ def check_intensity(f):
         dict(zip(names, values, strict=True))
         for values in ((1, 64, 512, 1), (16, 64, 512, 32), (4, 20, 640, 16), (1, 64, 512, 64))
     ]
-    mistakes = {
-        "These are the bytes that are needed, read once for all heads. Count those that are requested: "
-        "each program asks for every row again.": lambda heads, **_: 4 * HEAD_DIM * heads / ENTRY_BYTES,
-        "A last group that is not full still reads every row: round up.": lambda heads, heads_per_program, **_: (
-            4 * HEAD_DIM * heads / (ENTRY_BYTES * (heads // heads_per_program))
+    mistakes = [
+        (
+            "These are the bytes that are needed, read once for all heads. Count those that are requested: "
+            "each program asks for every row again.",
+            lambda heads, **_: 4 * HEAD_DIM * heads / ENTRY_BYTES,
         ),
-        "An entry is multiplied twice for each head: once for the score and once for the output.": lambda **a: (
-            _intensity(**a, flops=2 * HEAD_DIM)
+        (
+            "A last group that is not full still reads every row: round up.",
+            lambda heads, heads_per_program, **_: (
+                4 * HEAD_DIM * heads / (ENTRY_BYTES * (heads // heads_per_program))
+            ),
         ),
-        "A multiply-add is two operations.": lambda **a: _intensity(**a, flops=HEAD_DIM),
-        "Each token also has 8 scale bytes at its page's end.": lambda **a: _intensity(**a, entry=576),
-        "The cache holds e4m3 for 448 of the 512 columns, not bfloat16.": lambda **a: _intensity(
-            **a, entry=1024
+        (
+            "An entry is multiplied twice for each head: once for the score and once for the output.",
+            lambda **a: _intensity(**a, flops=2 * HEAD_DIM),
         ),
-        "That is for one head; the heads of a program multiply the same bytes.": lambda **_: (
-            4 * HEAD_DIM / ENTRY_BYTES
+        ("A multiply-add is two operations.", lambda **a: _intensity(**a, flops=HEAD_DIM)),
+        ("Each token also has 8 scale bytes at its page's end.", lambda **a: _intensity(**a, entry=576)),
+        (
+            "The cache holds e4m3 for 448 of the 512 columns, not bfloat16.",
+            lambda **a: _intensity(**a, entry=1024),
         ),
-        "Bytes and operations are swapped: operations a byte.": lambda **a: 1 / _intensity(**a),
-    }
+        (
+            "That is for one head; the heads of a program multiply the same bytes.",
+            lambda **_: 4 * HEAD_DIM / ENTRY_BYTES,
+        ),
+        ("Bytes and operations are swapped: operations a byte.", lambda **a: 1 / _intensity(**a)),
+    ]
     check_scalar_function(
         f,
         "f(batch, heads, candidates, heads_per_program) -> float",
@@ -177,18 +194,21 @@ _ELSEWHERE = (
 _BY_CASE = {"FFMA2": _SPELLING, "label": _ELSEWHERE}
 
 
-def _slips(text: str) -> dict[str, dict[str, int]]:
+def _slips(text: str) -> list[tuple[str, dict[str, int]]]:
     opcodes = re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\d\s+)?([A-Z0-9]+)", text)
     plain = re.findall(r"/\*[0-9a-f]{4}\*/\s+([A-Z0-9]+)", text)
-    return {
-        "A guarded instruction is one, too: between the address and the opcode may stand @P0, @!P1 or "
-        "@!UP2.": {
-            "tensor": plain.count("HMMA"),
-            "fma": plain.count("FFMA"),
-        },
-        _SPELLING: {"tensor": opcodes.count("HMMA"), "fma": sum(op.startswith("FFMA") for op in opcodes)},
-        _ELSEWHERE: {"tensor": text.count("HMMA"), "fma": text.count("FFMA")},
-    }
+    return [
+        (
+            "A guarded instruction is one, too: between the address and the opcode may stand @P0, @!P1 or "
+            "@!UP2.",
+            {
+                "tensor": plain.count("HMMA"),
+                "fma": plain.count("FFMA"),
+            },
+        ),
+        (_SPELLING, {"tensor": opcodes.count("HMMA"), "fma": sum(op.startswith("FFMA") for op in opcodes)}),
+        (_ELSEWHERE, {"tensor": text.count("HMMA"), "fma": text.count("FFMA")}),
+    ]
 
 
 @exercise(1, "a function", "Count tensor and multiply-add instructions in a disassembly.")
@@ -201,7 +221,7 @@ def check_count_instructions(f):
             raise Wrong("A dict with the keys 'tensor' and 'fma' is asked for.", case=case, got=brief(got))
         if {key: got[key] for key in expected} != expected:
             counts = {key: got[key] for key in expected}
-            hint = next((hint for hint, slip in _slips(text).items() if slip == counts), None)
+            hint = next((hint for hint, slip in _slips(text) if slip == counts), None)
             hint = hint or next((slip for word, slip in _BY_CASE.items() if word in case), None)
             raise Wrong(
                 "The counts are not right yet.",

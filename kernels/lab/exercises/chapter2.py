@@ -19,26 +19,32 @@ def check_tile_bytes(f):
         {"block_h": h, "block_t": t, "stages": s}
         for h, t, s in ((64, 64, 1), (32, 32, 1), (64, 16, 2), (16, 32, 3))
     ]
-    mistakes = {
-        "bfloat16 has two bytes; these are numbers, not bytes.": lambda block_h, block_t, stages: (
-            512 * (block_h + stages * block_t)
+    mistakes = [
+        (
+            "bfloat16 has two bytes; these are numbers, not bytes.",
+            lambda block_h, block_t, stages: 512 * (block_h + stages * block_t),
         ),
-        "bfloat16 has two bytes, not four.": lambda block_h, block_t, stages: (
-            2048 * (block_h + stages * block_t)
+        (
+            "bfloat16 has two bytes, not four.",
+            lambda block_h, block_t, stages: 2048 * (block_h + stages * block_t),
         ),
-        "Q is read once and stays: only the K tiles in flight are staged.": lambda block_h, block_t, stages: (
-            ROW_BYTES * stages * (block_h + block_t)
+        (
+            "Q is read once and stays: only the K tiles in flight are staged.",
+            lambda block_h, block_t, stages: ROW_BYTES * stages * (block_h + block_t),
         ),
-        "Each further stage holds another K tile.": lambda block_h, block_t, stages: (
-            ROW_BYTES * (block_h + block_t)
+        (
+            "Each further stage holds another K tile.",
+            lambda block_h, block_t, stages: ROW_BYTES * (block_h + block_t),
         ),
-        "Q must wait somewhere between the tiles: it needs its own place.": lambda block_h, block_t, stages: (
-            ROW_BYTES * stages * block_t
+        (
+            "Q must wait somewhere between the tiles: it needs its own place.",
+            lambda block_h, block_t, stages: ROW_BYTES * stages * block_t,
         ),
-        "K is 512 columns wide, not 448: the rotary part is multiplied, too.": lambda block_h, block_t, stages: (
-            896 * (block_h + stages * block_t)
+        (
+            "K is 512 columns wide, not 448: the rotary part is multiplied, too.",
+            lambda block_h, block_t, stages: 896 * (block_h + stages * block_t),
         ),
-    }
+    ]
     check_scalar_function(
         f,
         "f(block_h, block_t, stages) -> int",
@@ -94,27 +100,32 @@ def check_blocks_per_sm(f):
     cases = [
         dict(zip(("shared_bytes", "registers", "threads"), values, strict=True)) for values in BLOCK_CASES
     ]
-    mistakes = {
-        "The system takes 1,024 bytes of shared memory for each block, on top of what the kernel asks for.": lambda **a: (
-            _blocks(**a, reserved=0)
+    mistakes = [
+        (
+            "The system takes 1,024 bytes of shared memory for each block, beside the kernel's.",
+            lambda **a: _blocks(**a, reserved=0),
         ),
-        "A block may have less shared memory than a multiprocessor has: past 101,376 bytes it cannot start.": lambda **a: (
-            _blocks(**a, optin=1 << 30)
+        (
+            "A block may have less shared memory than a multiprocessor has: past 101,376 it cannot start.",
+            lambda **a: _blocks(**a, optin=1 << 30),
         ),
-        "Registers are given to a warp in units of 256: round a warp's share up before dividing.": lambda **a: (
-            _blocks(**a, register_unit=1)
+        (
+            "Registers are given to a warp in units of 256: round a warp's share up before dividing.",
+            lambda **a: _blocks(**a, register_unit=1),
         ),
-        "A multiprocessor holds at most 24 blocks, however small.": lambda **a: _blocks(**a, slots=1 << 20),
-        "sm_120 holds 48 warps on a multiprocessor, not 64.": lambda **a: _blocks(**a, warps_limit=64),
-        "Warps are a limit of their own: 48 on a multiprocessor.": lambda **a: _blocks(
-            **a, warps_limit=1 << 20
+        ("A multiprocessor holds at most 24 blocks, however small.", lambda **a: _blocks(**a, slots=1 << 20)),
+        ("sm_120 holds 48 warps on a multiprocessor, not 64.", lambda **a: _blocks(**a, warps_limit=64)),
+        (
+            "Warps are a limit of their own: 48 on a multiprocessor.",
+            lambda **a: _blocks(**a, warps_limit=1 << 20),
         ),
-        "Shared memory is given in units of 128 bytes: round up.": lambda **a: _blocks(**a, unit=1),
-        "Registers bind, too: each thread has its own.": lambda registers, **a: _blocks(registers=1, **a),
-        "Only shared memory was counted; registers, warps and block slots are limits as well.": lambda shared_bytes, **_: (
-            102_400 // (shared_bytes + 1024) if shared_bytes <= SHARED_LIMIT else 0
+        ("Shared memory is given in units of 128 bytes: round up.", lambda **a: _blocks(**a, unit=1)),
+        ("Registers bind, too: each thread has its own.", lambda registers, **a: _blocks(registers=1, **a)),
+        (
+            "Only shared memory was counted; registers, warps and block slots are limits as well.",
+            lambda shared_bytes, **_: 102_400 // (shared_bytes + 1024) if shared_bytes <= SHARED_LIMIT else 0,
         ),
-    }
+    ]
 
     def truth(shared_bytes, registers, threads):
         return occupancy(shared_bytes, registers, threads, "sm_120").blocks
@@ -165,21 +176,25 @@ def check_largest_block_t(f):
         free = (limit - ROW_BYTES * block_h) // (ROW_BYTES + 2 * block_h)
         return free // 16 * 16
 
-    mistakes = {
-        "P, the probabilities between the two products, needs a place as well: block_h x block_t numbers.": lambda block_h, limit: (
-            _largest(block_h, limit, probabilities=False)
+    mistakes = [
+        (
+            "P, the probabilities between the two products, needs a place, too: block_h x block_t numbers.",
+            lambda block_h, limit: _largest(block_h, limit, probabilities=False),
         ),
-        "Only powers of two are asked for: tl.arange knows no others.": rounded_down,
-        "A tile that fills the limit to the last byte fits.": lambda block_h, limit: _largest(
-            block_h, limit, strict=True
+        ("Only powers of two are asked for: tl.arange knows no others.", rounded_down),
+        (
+            "A tile that fills the limit to the last byte fits.",
+            lambda block_h, limit: _largest(block_h, limit, strict=True),
         ),
-        "Where not even 16 tokens fit the answer is 0.": lambda block_h, limit: (
-            _largest(block_h, limit) or 16
+        (
+            "Where not even 16 tokens fit the answer is 0.",
+            lambda block_h, limit: _largest(block_h, limit) or 16,
         ),
-        "Smaller than 16 tokens is no tile for a tensor instruction: 0 in that case.": lambda block_h, limit: (
-            _largest(block_h, limit, at_least=1)
+        (
+            "Smaller than 16 tokens is no tile for a tensor instruction: 0 in that case.",
+            lambda block_h, limit: _largest(block_h, limit, at_least=1),
         ),
-    }
+    ]
     check_scalar_function(
         f,
         "f(block_h, limit) -> int",

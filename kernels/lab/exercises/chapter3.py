@@ -75,16 +75,18 @@ def check_break_even(f):
         {"heads": h, "block_h": block_h, "sm_count": sm}
         for h, block_h, sm in ((64, 32, 188), (64, 64, 188), (64, 1, 188), (8, 16, 132), (20, 16, 188))
     ]
-    mistakes = {
-        "Rounded down, the last multiprocessors have no block.": lambda heads, block_h, sm_count: (
-            sm_count // -(-heads // block_h)
+    mistakes = [
+        (
+            "Rounded down, the last multiprocessors have no block.",
+            lambda heads, block_h, sm_count: sm_count // -(-heads // block_h),
         ),
-        "The head groups must be rounded up: a group that is not full is a block.": lambda heads, block_h, sm_count: (
-            -(-sm_count * block_h // heads)
+        (
+            "The head groups must be rounded up: a group that is not full is a block.",
+            lambda heads, block_h, sm_count: -(-sm_count * block_h // heads),
         ),
-        "One block a head group, not one a head.": lambda heads, block_h, sm_count: -(-sm_count // heads),
-        "Each row brings as many blocks as it has head groups.": lambda heads, block_h, sm_count: sm_count,
-    }
+        ("One block a head group, not one a head.", lambda heads, block_h, sm_count: -(-sm_count // heads)),
+        ("Each row brings as many blocks as it has head groups.", lambda heads, block_h, sm_count: sm_count),
+    ]
     check_scalar_function(
         f,
         "f(heads, block_h, sm_count) -> int",
@@ -227,17 +229,23 @@ def _softmax_hint(scores, values, total, acc, out) -> str:
             "A weight of 0 does not silence a NaN: 0 * NaN is NaN. The value must be left out before the "
             "product."
         )
-    slips = {
-        "What was accumulated before belongs to the old maximum: acc must be rescaled when the maximum "
-        "grows.": {"rescale_acc": False},
-        "total must be rescaled when the maximum grows, as acc is.": {"rescale_total": False},
-        "Neither acc nor total is rescaled when the maximum grows.": {
-            "rescale_acc": False,
-            "rescale_total": False,
-        },
-    }
+    slips = [
+        (
+            "What was accumulated before belongs to the old maximum: acc must be rescaled when the maximum "
+            "grows.",
+            {"rescale_acc": False},
+        ),
+        ("total must be rescaled when the maximum grows, as acc is.", {"rescale_total": False}),
+        (
+            "Neither acc nor total is rescaled when the maximum grows.",
+            {
+                "rescale_acc": False,
+                "rescale_total": False,
+            },
+        ),
+    ]
     with np.errstate(all="ignore"):
-        for hint, slip in slips.items():
+        for hint, slip in slips:
             if np.allclose(_fold(scores, values, **slip), out, rtol=1e-9, equal_nan=True):
                 return hint
         counted = [np.where(np.isneginf(s), -1e30, s) for s in scores]

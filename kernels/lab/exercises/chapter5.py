@@ -58,15 +58,17 @@ def _merge_slips(out_a, lse_a, out_b, lse_b):
     a, b = torch.exp(lse_a)[:, None], torch.exp(lse_b)[:, None]
     a2, b2 = torch.exp2(lse_a)[:, None], torch.exp2(lse_b)[:, None]
     la, lb = lse_a[:, None], lse_b[:, None]
-    return {
-        "A plain mean gives a side with few candidates as much say as one with many.": (out_a + out_b) / 2,
-        "Both sides are normalised already: their sum counts everything twice.": out_a + out_b,
-        "The weighted sum must be divided by the sum of the weights.": a * out_a + b * out_b,
-        "These LSEs are natural logarithms: the weights are powers of e, not of 2.": (a2 * out_a + b2 * out_b)
-        / (a2 + b2),
-        "The weights are swapped: each output goes with its own LSE.": (b * out_a + a * out_b) / (a + b),
-        "An LSE is a logarithm: the weight is its exponential.": (la * out_a + lb * out_b) / (la + lb),
-    }
+    return [
+        ("A plain mean gives a side with few candidates as much say as one with many.", (out_a + out_b) / 2),
+        ("Both sides are normalised already: their sum counts everything twice.", out_a + out_b),
+        ("The weighted sum must be divided by the sum of the weights.", a * out_a + b * out_b),
+        (
+            "These LSEs are natural logarithms: the weights are powers of e, not of 2.",
+            (a2 * out_a + b2 * out_b) / (a2 + b2),
+        ),
+        ("The weights are swapped: each output goes with its own LSE.", (b * out_a + a * out_b) / (a + b)),
+        ("An LSE is a logarithm: the weight is its exponential.", (la * out_a + lb * out_b) / (la + lb)),
+    ]
 
 
 @exercise(5, "a function", "Merge two partial results by their log-sum-exps.")
@@ -125,13 +127,14 @@ def _judge_merge(case, tensors, out, expected_out, lse, expected_lse) -> None:
     if good.all():
         return
     index, place = first_difference(good, ("head",))
-    slips = {
-        "The larger LSE is a lower bound; what the other side adds to the sum is missing.": torch.maximum(
-            tensors[1], tensors[3]
+    slips = [
+        (
+            "The larger LSE is a lower bound; what the other side adds to the sum is missing.",
+            torch.maximum(tensors[1], tensors[3]),
         ),
-        "LSEs do not add up; their exponentials do.": tensors[1] + tensors[3],
-        "A natural logarithm is asked for.": expected_lse / math.log(2),
-    }
+        ("LSEs do not add up; their exponentials do.", tensors[1] + tensors[3]),
+        ("A natural logarithm is asked for.", expected_lse / math.log(2)),
+    ]
     hint = matching_hint(
         lse, slips, 1e-6, "The merged LSE is the logarithm of the sum of exp(LSE) over both sides."
     )
@@ -199,19 +202,27 @@ def _sink_hint(got, out, lse, sink, expected) -> str:
     if got.isnan().any() or got.isinf().any():
         return "exp(lse) or exp(sink) alone leaves the range of numbers; only their difference matters."
     e = torch.exp
-    slips = {
-        "The sink has no value of its own: it joins the denominator only.": out
-        + (1 - torch.sigmoid(lse - sink))[:, None],
-        "The factor is exp(lse) over exp(lse) + exp(sink); this is the sink's share.": out
-        * torch.sigmoid(sink - lse)[:, None],
-        "The sink is a logit, not a weight: its exponential joins the denominator.": out
-        * (e(lse) / (e(lse) + sink))[:, None],
-        "These logarithms are natural: powers of e, not of 2.": out
-        * (torch.exp2(lse) / (torch.exp2(lse) + torch.exp2(sink)))[:, None],
-        "The denominator is exp(lse), not 1: out was divided by it already.": out / (1 + e(sink))[:, None],
-        "The denominator was applied twice: out is normalised already.": out / (e(lse) + e(sink))[:, None],
-        "Nothing has changed.": out,
-    }
+    slips = [
+        (
+            "The sink has no value of its own: it joins the denominator only.",
+            out + (1 - torch.sigmoid(lse - sink))[:, None],
+        ),
+        (
+            "The factor is exp(lse) over exp(lse) + exp(sink); this is the sink's share.",
+            out * torch.sigmoid(sink - lse)[:, None],
+        ),
+        (
+            "The sink is a logit, not a weight: its exponential joins the denominator.",
+            out * (e(lse) / (e(lse) + sink))[:, None],
+        ),
+        (
+            "These logarithms are natural: powers of e, not of 2.",
+            out * (torch.exp2(lse) / (torch.exp2(lse) + torch.exp2(sink)))[:, None],
+        ),
+        ("The denominator is exp(lse), not 1: out was divided by it already.", out / (1 + e(sink))[:, None]),
+        ("The denominator was applied twice: out is normalised already.", out / (e(lse) + e(sink))[:, None]),
+        ("Nothing has changed.", out),
+    ]
     return matching_hint(
         got, slips, 1e-6, "Undo the division by exp(lse), then divide by exp(lse) + exp(sink)."
     )
@@ -231,22 +242,26 @@ def check_scratch_bytes(f):
     def rows(batch, heads, num_splits, value_bytes=0):
         return batch * heads * num_splits
 
-    mistakes = {
-        "The partial LSEs are missing: one float32 for each row, head and split.": lambda value_bytes, **a: (
-            2 * rows(**a) * 512 * value_bytes
+    mistakes = [
+        (
+            "The partial LSEs are missing: one float32 for each row, head and split.",
+            lambda value_bytes, **a: 2 * rows(**a) * 512 * value_bytes,
         ),
-        "That is one way: what is written is also read again.": lambda value_bytes, **a: (
-            rows(**a) * (512 * value_bytes + 4)
+        (
+            "That is one way: what is written is also read again.",
+            lambda value_bytes, **a: rows(**a) * (512 * value_bytes + 4),
         ),
-        "One way only, and without the LSEs.": lambda value_bytes, **a: rows(**a) * 512 * value_bytes,
-        "The splits are missing: each leaves a partial result of its own.": lambda batch, heads, num_splits, value_bytes: (
-            2 * batch * heads * (512 * value_bytes + 4)
+        ("One way only, and without the LSEs.", lambda value_bytes, **a: rows(**a) * 512 * value_bytes),
+        (
+            "The splits are missing: each leaves a partial result of its own.",
+            lambda batch, heads, num_splits, value_bytes: 2 * batch * heads * (512 * value_bytes + 4),
         ),
-        "An LSE is float32 whatever the partial outputs are: 4 bytes.": lambda value_bytes, **a: (
-            2 * rows(**a) * 513 * value_bytes
+        (
+            "An LSE is float32 whatever the partial outputs are: 4 bytes.",
+            lambda value_bytes, **a: 2 * rows(**a) * 513 * value_bytes,
         ),
-        "These are numbers, not bytes.": lambda **a: 2 * rows(**a) * 513,
-    }
+        ("These are numbers, not bytes.", lambda **a: 2 * rows(**a) * 513),
+    ]
     check_scalar_function(
         f,
         "f(batch, heads, num_splits, value_bytes) -> int",

@@ -20,32 +20,40 @@ SMALLEST = 2048
 def check_index_bytes(f):
     """Check `f(batch, context) -> int`: bytes of live index entries; 4 tokens an entry."""
     cases = [{"batch": b, "context": c} for b, c in ((1, 8192), (64, 8192), (8, 1 << 20), (1, 7), (2, 1000))]
-    mistakes = {
-        "One entry stands for four tokens in these layers.": lambda batch, context: (
-            batch * context * ENTRY_BYTES
+    mistakes = [
+        (
+            "One entry stands for four tokens in these layers.",
+            lambda batch, context: batch * context * ENTRY_BYTES,
         ),
-        "An entry has a float32 scale beside its 128 e4m3 values.": lambda batch, context: (
-            batch * (context // 4) * 128
+        (
+            "An entry has a float32 scale beside its 128 e4m3 values.",
+            lambda batch, context: batch * (context // 4) * 128,
         ),
-        "Pages are allocated whole, but only live entries must be read.": lambda batch, context: (
-            batch * -(-(context // 4) // 64) * 64 * ENTRY_BYTES
+        (
+            "Pages are allocated whole, but only live entries must be read.",
+            lambda batch, context: batch * -(-(context // 4) // 64) * 64 * ENTRY_BYTES,
         ),
-        "Four tokens become an entry once all four are there: round down.": lambda batch, context: (
-            batch * -(-context // 4) * ENTRY_BYTES
+        (
+            "Four tokens become an entry once all four are there: round down.",
+            lambda batch, context: batch * -(-context // 4) * ENTRY_BYTES,
         ),
-        "Entries are whole: round down to entries before counting bytes.": lambda batch, context: (
-            batch * context * ENTRY_BYTES // 4
+        (
+            "Entries are whole: round down to entries before counting bytes.",
+            lambda batch, context: batch * context * ENTRY_BYTES // 4,
         ),
-        "That is for one row; each row of the batch has its own entries.": lambda batch, context: (
-            context // 4 * ENTRY_BYTES
+        (
+            "That is for one row; each row of the batch has its own entries.",
+            lambda batch, context: context // 4 * ENTRY_BYTES,
         ),
-        "All rows read their own entries, rounded down for each.": lambda batch, context: (
-            batch * context // 4 * ENTRY_BYTES
+        (
+            "All rows read their own entries, rounded down for each.",
+            lambda batch, context: batch * context // 4 * ENTRY_BYTES,
         ),
-        "Index entries have 132 bytes; 584 is a token of the attention's cache.": lambda batch, context: (
-            batch * (context // 4) * 584
+        (
+            "Index entries have 132 bytes; 584 is a token of the attention's cache.",
+            lambda batch, context: batch * (context // 4) * 584,
         ),
-    }
+    ]
     check_scalar_function(
         f,
         "f(batch, context) -> int",
@@ -146,7 +154,7 @@ def _draw_ladder(ladder: list[int], largest: int):
     return drawing.curves(
         lives,
         {"your rung": rungs, "allowed": [max(SMALLEST, 2 * live) for live in lives], "live": lives},
-        title=f"The rung that a length gets, {len(ladder)} rungs",
+        title=f"The width that a length gets; graphs captured: {len(ladder)}",
         x_label="longest live row (entries)",
         y_label="entries computed",
         steps=True,

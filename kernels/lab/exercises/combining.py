@@ -106,7 +106,7 @@ def _judge(case: Case, out: torch.Tensor, lse: torch.Tensor) -> None:
             expected=number(expected_out[index].item()),
             got=number(out[index].item()),
             hint=_out_hint(case, out, expected_out),
-            draw=lambda: _draw(out, expected_out, case.name),
+            draw=lambda: _draw(out, expected_out),
         )
     good = close(lse, expected_lse, TOLERANCE)
     if not good.all():
@@ -147,7 +147,7 @@ def _out_hint(case: Case, out: torch.Tensor, expected: torch.Tensor) -> str:
     return matching_hint(out, _out_slips(case), 1e-4, _stray_hint(case))
 
 
-def _out_slips(case: Case) -> dict[str, torch.Tensor]:
+def _out_slips(case: Case) -> list[tuple[str, torch.Tensor]]:
     out, lse = case.out.double(), case.lse.double()
     weight = torch.exp2(lse - lse.amax(1, keepdim=True))
     share = weight / weight.sum(1, keepdim=True)
@@ -155,26 +155,34 @@ def _out_slips(case: Case) -> dict[str, torch.Tensor]:
     by_head = (BATCH, HEADS, case.splits)
     swapped = out.reshape(*by_head, DIM).transpose(1, 2)
     swapped_lse = lse.reshape(by_head).transpose(1, 2)
-    slips = {
-        "The partial LSEs are in base 2 and your weights are powers of e.": merge(out, lse, base=math.e)[0],
-        "A plain mean gives a split with few candidates as much say as one with many.": out.mean(1),
-        "The partials are normalised already: each needs its weight before they are added.": out.sum(1),
-        "The sum must be divided by the sum of the weights.": sums,
-        "The weights are 2**LSE relative to the largest; then the sum is divided by the weights' sum, once.": (
-            out * share[..., None]
-        ).sum(1)
-        / weight.sum(1)[..., None],
-        "In partial_out the split is outside of the head: [B, S, H, 512].": merge(swapped, lse)[0],
-        "The split is outside of the head: (row * num_splits + split) * heads + head.": merge(
-            swapped, swapped_lse
-        )[0],
-    }
+    slips = [
+        ("The partial LSEs are in base 2 and your weights are powers of e.", merge(out, lse, base=math.e)[0]),
+        ("A plain mean gives a split with few candidates as much say as one with many.", out.mean(1)),
+        ("The partials are normalised already: each needs its weight before they are added.", out.sum(1)),
+        ("The sum must be divided by the sum of the weights.", sums),
+        (
+            "The sum is divided by the sum of the weights once: those weights are not normalised before.",
+            (out * share[..., None]).sum(1) / weight.sum(1)[..., None],
+        ),
+        ("In partial_out the split is outside of the head: [B, S, H, 512].", merge(swapped, lse)[0]),
+        (
+            "The split is outside of the head: (row * num_splits + split) * heads + head.",
+            merge(swapped, swapped_lse)[0],
+        ),
+    ]
     if case.splits > 1:
-        slips["The last split is lost: the loop ends one too early."] = merge(out[:, :-1], lse[:, :-1])[0]
-        slips["Only the first split was merged: loop over num_splits, or load BLOCK_S of them."] = out[:, 0]
-        slips["The largest partial was taken alone; the others have a share, too."] = out.gather(
-            1, lse.argmax(1)[:, None, :, None].expand(-1, 1, -1, DIM)
-        ).squeeze(1)
+        largest = lse.argmax(1)[:, None, :, None].expand(-1, 1, -1, DIM)
+        slips += [
+            ("The last split is lost: the loop ends one too early.", merge(out[:, :-1], lse[:, :-1])[0]),
+            (
+                "Only the first split was merged: the loop, or BLOCK_S lanes, must take all of them.",
+                out[:, 0],
+            ),
+            (
+                "The largest partial was taken alone; the others have a share, too.",
+                out.gather(1, largest).squeeze(1),
+            ),
+        ]
     return slips
 
 
@@ -191,21 +199,25 @@ def _lse_hint(case: Case, lse: torch.Tensor, expected: torch.Tensor) -> str:
     if lse.isnan().all():
         return "lse was never written, or is NaN."
     natural, two = math.log(2), case.lse.double()
-    slips = {
-        "That is in base 2; a natural logarithm is asked for.": expected / natural,
-        "The conversion goes the other way: log2 times ln(2) is a natural logarithm.": expected
-        / natural
-        / natural,
-        "That is the largest partial LSE; the logarithm of the sum of the weights is missing.": two.amax(1)
-        * natural,
-        "log of the sum is natural already and the maximum is not: bring both to one base before adding.": two.amax(
-            1
-        )
-        + torch.log(torch.exp2(two - two.amax(1, keepdim=True)).sum(1)),
-        "The sum of the weights lacks the maximum that was subtracted.": torch.log(
-            torch.exp2(two - two.amax(1, keepdim=True)).sum(1)
+    slips = [
+        ("That is in base 2; a natural logarithm is asked for.", expected / natural),
+        (
+            "The conversion goes the other way: log2 times ln(2) is a natural logarithm.",
+            expected / natural / natural,
         ),
-    }
+        (
+            "That is the largest partial LSE; the logarithm of the sum of the weights is missing.",
+            two.amax(1) * natural,
+        ),
+        (
+            "log of the sum is natural already and the maximum is not: bring both to one base before adding.",
+            two.amax(1) + torch.log(torch.exp2(two - two.amax(1, keepdim=True)).sum(1)),
+        ),
+        (
+            "The sum of the weights lacks the maximum that was subtracted.",
+            torch.log(torch.exp2(two - two.amax(1, keepdim=True)).sum(1)),
+        ),
+    ]
     if "all empty" in case.name:
         return (
             "A final result without a candidate has LSE +inf here (a partial has -inf): readers test for it."
@@ -215,7 +227,7 @@ def _lse_hint(case: Case, lse: torch.Tensor, expected: torch.Tensor) -> str:
     return matching_hint(lse, slips, 1e-4, "lse is the logarithm of the sum of 2**(partial LSE), in base e.")
 
 
-def _draw(out: torch.Tensor, expected: torch.Tensor, name: str):
+def _draw(out: torch.Tensor, expected: torch.Tensor):
     error = (out - expected).abs().view(BATCH * HEADS, DIM // 64, 64)
     parts = torch.where(error.isnan().any(-1), math.nan, error.amax(-1))
     rows = [f"row {row}, head {head}" for row in range(BATCH) for head in range(HEADS)]
@@ -224,7 +236,7 @@ def _draw(out: torch.Tensor, expected: torch.Tensor, name: str):
         parts,
         rows,
         columns,
-        title=f"Largest error of a part: {name}",
+        title="Largest error by row, head and columns",
         x_label="columns",
         y_label="row and head",
         tolerance=TOLERANCE * 10,

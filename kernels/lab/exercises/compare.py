@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,8 @@ import torch
 from kernels.lab.exercises.framework import Wrong
 from kernels.lab.exercises.running import as_number, brief, call, need_function
 
-Mistakes = Mapping[str, Callable[..., Any]]
-"""Hint to the function that someone with this misconception would have written."""
+Mistakes = Sequence[tuple[str, Callable[..., Any]]]
+"""Pairs of a hint and the function that someone with this misconception would have written."""
 
 
 def describe(arguments: Mapping[str, Any]) -> str:
@@ -79,7 +79,7 @@ def _explanation(answer, cases, failing, value, mistakes: Mistakes, tolerance: f
         with contextlib.suppress(Wrong):  # an error in a later case says nothing about this one
             everywhere.append((arguments, _value(call(answer, "", **arguments), "")))
     for answers in (everywhere, seen):
-        for hint, slip in mistakes.items():
+        for hint, slip in mistakes:
             if _explains(slip, answers, tolerance):
                 return hint
     return None
@@ -134,13 +134,14 @@ def first_difference(good: torch.Tensor, names: tuple[str, ...]) -> tuple[tuple[
     return index, ", ".join(f"{name} {place}" for name, place in zip(names, index, strict=True))
 
 
-def matching_hint(got: torch.Tensor, mistakes: Mapping[str, Any], tolerance: float, otherwise: str | None):
+def matching_hint(
+    got: torch.Tensor, mistakes: Sequence[tuple[str, Any]], tolerance: float, otherwise: str | None
+):
     """The first hint whose wrong result is what came; else `otherwise`.
 
-    mistakes: hint to the wrong result (a tensor, or a function of nothing that makes it).
+    mistakes: pairs of a hint and the wrong result (a tensor).
     """
-    for hint, wrong in mistakes.items():
-        wrong = wrong() if callable(wrong) else wrong
+    for hint, wrong in mistakes:
         same = got.isnan() & wrong.isnan() | close(got, wrong, tolerance)
         if same.all():
             return hint

@@ -27,13 +27,13 @@ def error_map(
     y_label: str,
     tolerance: float,
 ):
-    """A cell for each part of the result: its absolute error, hatched and crossed where it is not a number.
+    """A cell for each part of the result: its absolute error, hatched where it is not finite.
 
-    errors: [rows, columns], NaN where the answer is NaN or infinite against the expected value.
+    errors: [rows, columns]; NaN where the answer or the expected value alone is not finite.
     """
     plt, style = _style()
     errors = np.asarray(errors, dtype=float)
-    fig, ax = plt.subplots(figsize=(style.WIDTH, 1.5 + 0.42 * len(rows)))
+    fig, ax = plt.subplots(figsize=(style.WIDTH, 1.4 + (0.42 if len(rows) < 9 else 0.25) * len(rows)))
     bad = ~(errors <= tolerance)
     for row, column in np.ndindex(errors.shape):
         value, wrong = errors[row, column], bad[row, column]
@@ -49,7 +49,7 @@ def error_map(
             )
         )
         if value != value:
-            text = "nan"
+            text = "not finite"
         else:
             text = "ok" if not wrong else f"{value:.0e}" if value < 1e-2 else f"{value:.3g}"
         ax.text(
@@ -76,7 +76,7 @@ def error_map(
     wrong_rows = [rows[i] for i in range(len(rows)) if bad[i].any()]
     share = f"{int(bad.sum())} of {bad.size} parts are wrong"
     worst = (
-        "some are not a number" if np.isnan(errors).any() else f"the largest error is {np.nanmax(errors):.3g}"
+        "some are not finite" if np.isnan(errors).any() else f"the largest error is {np.nanmax(errors):.3g}"
     )
     alt = (
         f"Map of the error by {y_label} and {x_label}: {share}, {worst}; wrong rows: "
@@ -108,7 +108,7 @@ def values_and_expected(got, expected, *, title: str, x_label: str, y_label: str
         if not finite[i] or not np.isfinite(got[i]):
             fine = expected[i] == got[i] or (np.isnan(expected[i]) and np.isnan(got[i]))
             ax.annotate(
-                f"{got[i]:.3g}",
+                f"{got[i]:.3g}" if fine else f"{got[i]:.3g}, not {expected[i]:.3g}",
                 (i, low),
                 rotation=90,
                 fontsize=8,
