@@ -68,6 +68,12 @@ def head_groups(heads: int = 64, topk: int = 512, device=planning.RTX_PRO_6000) 
     return -(-heads // tile.block_h)
 
 
+def tiles_each(splits: int, heads: int = 64, topk: int = 512, device=planning.RTX_PRO_6000) -> int:
+    """Tiles of the block that gets most of a full row, under the planner's sm_120 tile."""
+    tile = planning.plan(1, heads, topk, device=device, impl="split_k", tile_class="sm120").tile
+    return -(-(-(-topk // tile.block_t)) // splits)
+
+
 def grid_table(
     batches: Iterable[int] = BATCHES,
     policies: Iterable[str] = POLICIES,
