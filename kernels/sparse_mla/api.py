@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from kernels import triton_mode
 from kernels.sparse_mla import launch
 from kernels.sparse_mla import plan as planning
 from kernels.sparse_mla.layout import HEAD_DIM
@@ -33,8 +34,22 @@ def plan_call(inputs, impl="auto", num_splits=None, batch_invariant=False, tile_
     if batch_invariant:
         if num_splits is not None:
             reject("num_splits", num_splits, "None, because batch_invariant fixes the splits")
-        return planning.batch_invariant_plan(*shape, device=device, impl=impl, tile_class=tile_class)
-    return planning.plan(max(batch, 1), *shape, device=device, impl=impl, tile_class=tile_class, num_splits=num_splits)
+        return planning.batch_invariant_plan(
+            *shape, device=device, impl=impl, tile_class=tile_class, can_stage=why_not_staged(inputs) is None
+        )
+    return planning.plan(
+        max(batch, 1), *shape, device=device, impl=impl, tile_class=tile_class, num_splits=num_splits,
+        can_stage=why_not_staged(inputs) is None,
+    )  # fmt: skip
+
+
+def why_not_staged(inputs) -> str | None:
+    """Why rung `staged` cannot run these inputs here; None where it can."""
+    if triton_mode.interpreted() or inputs.q.device.type != "cuda":
+        return "it has no interpreter and needs a CUDA device"
+    if planning.device_of(inputs.q).capability < (8, 0):
+        return "it needs compute capability 8.0 or later"
+    return launch.misaligned(inputs)
 
 
 def _check_num_splits(num_splits, impl: str) -> None:
@@ -42,7 +57,7 @@ def _check_num_splits(num_splits, impl: str) -> None:
         return
     if isinstance(num_splits, bool) or not isinstance(num_splits, int) or not 1 <= num_splits <= planning.MAX_SPLITS:
         reject("num_splits", repr(num_splits), f"None or an integer from 1 to {planning.MAX_SPLITS}")
-    if impl not in ("auto", "split_k"):
+    if impl not in ("auto", *planning.SPLITTING):
         reject("num_splits", f"{num_splits} with impl={impl!r}", "None for a rung that does not split")
 
 
@@ -52,7 +67,7 @@ def _check_plan(plan) -> Plan:
         reject("plan", type(plan).__name__, "a Plan")
     if plan.impl not in IMPLS:
         reject("plan", f"impl={plan.impl!r}", f"one of {IMPLS}")
-    most = 1 if plan.impl in ("serial", "simt", "mma") else planning.MAX_SPLITS
+    most = planning.MAX_SPLITS if plan.impl in planning.SPLITTING else 1
     if not 1 <= plan.num_splits <= most:
         reject("plan", f"num_splits={plan.num_splits} with impl={plan.impl!r}", f"1 to {most}")
     return plan
@@ -74,7 +89,7 @@ def sparse_mla_decode(q, kv_cache, indices, topk_length=None, *, softmax_scale=H
         topk_length, extra_topk_length: int32 `[B]` or `[B, 1]`, entries of the row that count; clamped to 0..K.
         softmax_scale: factor on the scores.
         attn_sink: float32 `[H]`: exp(sink) joins the denominator, not the LSE; -inf is no sink, +inf gives zeros.
-        impl: "auto" or a rung ("serial", "simt", "mma", "split_k"). SPARSE_MLA_IMPL replaces "auto" only.
+        impl: "auto" or a rung ("serial", "simt", "mma", "split_k", "staged"). SPARSE_MLA_IMPL replaces "auto" only.
         num_splits: programs that share a row's candidates, 1 to 64; planned when None.
         plan: a whole plan instead of impl, num_splits, tile_class and batch_invariant.
         tile_class: "native", or "sm120" to use only tiles that are legal on sm_120.
@@ -110,7 +125,9 @@ def sparse_mla_decode(q, kv_cache, indices, topk_length=None, *, softmax_scale=H
         out = check_output("out", out, q.shape, torch.bfloat16, q.device)
     if lse is not None:
         lse = check_output("lse", lse, (batch, heads), torch.float32, q.device)
-    needed = planning.workspace_bytes(batch, heads, chosen.num_splits, scratch_dtype) if chosen.impl == "split_k" else 0
+    if chosen.impl == "staged" and (reason := why_not_staged(inputs)):
+        reject("impl" if plan is None else "plan", "'staged'", f"another rung here: {reason}")
+    needed = planning.workspace_bytes(batch, heads, chosen.scratch_splits, scratch_dtype)
     if workspace is not None:
         check_workspace(workspace, needed, q.device)
     if validate:
@@ -141,11 +158,13 @@ def workspace_bytes(batch: int, heads: int, topk: int, extra_topk: int = 0, *, d
     impl = _choose_impl(impl)
     _check_num_splits(num_splits, impl)
     target = planning.device_of(torch.empty(0, device=device or "cpu"))
-    if batch_invariant:
-        chosen = planning.batch_invariant_plan(heads, topk, extra_topk, device=target, impl=impl, tile_class=tile_class)
-    else:
-        chosen = planning.plan(max(batch, 1), heads, topk, extra_topk, device=target, impl=impl, tile_class=tile_class,
-                               num_splits=num_splits)
-    if chosen.impl != "split_k":
-        return 0
-    return planning.workspace_bytes(batch, heads, chosen.num_splits, scratch_dtype)
+    options = {"device": target, "impl": impl, "tile_class": tile_class}
+    # "auto" leaves `staged` when the memory is not aligned, which a shape does not tell: room for either
+    plans = []
+    for can_stage in (False, True) if target is not planning.RTX_PRO_6000 else (False,):
+        if batch_invariant:
+            plans.append(planning.batch_invariant_plan(heads, topk, extra_topk, can_stage=can_stage, **options))
+        else:
+            plans.append(planning.plan(max(batch, 1), heads, topk, extra_topk, num_splits=num_splits,
+                                       can_stage=can_stage, **options))  # fmt: skip
+    return planning.workspace_bytes(batch, heads, max(plan.scratch_splits for plan in plans), scratch_dtype)

@@ -16,7 +16,7 @@ def combine_kernel(
     partial_out_ptr, partial_lse_ptr, sink_ptr, out_ptr, lse_ptr,
     heads, num_splits,
     stride_out_row, stride_out_head, stride_lse_row,
-    HAS_SINK: tl.constexpr, BLOCK_S: tl.constexpr, UNROLL: tl.constexpr, OVERLAP: tl.constexpr,
+    HAS_SINK: tl.constexpr, BLOCK_S: tl.constexpr, CHUNK_S: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
@@ -33,16 +33,17 @@ def combine_kernel(
     reference = tl.where(m == -float("inf"), 0.0, m)
     total = tl.sum(tl.exp2(partial_lse - reference), 0)
 
-    # A thread keeps its columns through all splits: no exchange between threads, UNROLL loads in flight
+    # [CHUNK_S, 512] on two warps: a thread keeps its eight columns through all splits, so that the sum needs no
+    # exchange, and the loads of a chunk are in flight together
     column = tl.arange(0, 512)
     acc = tl.zeros((512,), tl.float32)
-    for start in range(0, num_splits, UNROLL):
-        for step in tl.static_range(UNROLL):
-            source = first + start + step
-            lse = tl.load(partial_lse_ptr + source * heads + head, mask=start + step < num_splits, other=-float("inf"))
-            weight = tl.exp2(lse - reference)
-            partial = tl.load(partial_out_ptr + (source * heads + head) * 512 + column, mask=lse > -float("inf"), other=0.0)
-            acc += partial.to(tl.float32) * weight
+    for start in range(0, num_splits, CHUNK_S):
+        source = start + tl.arange(0, CHUNK_S)
+        lse = tl.load(partial_lse_ptr + (first + source) * heads + head, mask=source < num_splits, other=-float("inf"))
+        rows = ((first + source) * heads + head) * 512
+        present = (lse > -float("inf"))[:, None]
+        partial = tl.load(partial_out_ptr + rows[:, None] + column[None, :], mask=present, other=0.0)
+        acc += tl.sum(partial.to(tl.float32) * tl.exp2(lse - reference)[:, None], 0)
 
     denominator = total
     if HAS_SINK:

@@ -1,5 +1,7 @@
 """Turns checked inputs and a plan into kernel arguments and grids. No checks, no choices, no reads from the device."""
 
+from math import gcd
+
 import torch
 import triton
 
@@ -11,14 +13,34 @@ from kernels.sparse_mla.plan import Plan
 from kernels.sparse_mla.split_k import split_k_kernel
 from kernels.sparse_mla.validate import Candidates, Inputs
 
+STAGED_SEGMENT = 256
 LOG2_E = 1.4426950408889634
-COMBINE_UNROLL = 8
+COMBINE_CHUNK = 8
 COMBINE_WARPS = 2
 
 
 def _words(candidates: Candidates) -> bool:
     """Whether every token starts at a multiple of 4, so that it can be read by 32-bit words."""
     return candidates.cache.data_ptr() % 4 == 0 and candidates.page_stride % 4 == 0
+
+
+def misaligned(inputs: Inputs) -> str | None:
+    """Why rung `staged` cannot read these tensors; None where it can."""
+    row, head = inputs.q.stride(0), inputs.q.stride(1)
+    if inputs.q.data_ptr() % 16 or row % 8 or head % 8:
+        return "a row of q does not start at a multiple of 16 bytes"
+    if not all(_words(source) for source in (inputs.main, inputs.extra) if source is not None):
+        return "a cache does not start at a multiple of 4 bytes, or its page stride is none"
+    return None
+
+
+def _unit(inputs: Inputs) -> int:
+    """The largest power of two up to 16 that divides where every token starts."""
+    sources = [source for source in (inputs.main, inputs.extra) if source is not None]
+    together = 16
+    for source in sources:
+        together = gcd(together, source.cache.data_ptr(), source.page_stride)
+    return together
 
 
 def source_arguments(inputs: Inputs) -> dict:
@@ -74,7 +96,7 @@ def combine_arguments(inputs, partial_out, partial_lse, out, lse, num_splits: in
         "heads": inputs.q.shape[1],
         "num_splits": num_splits,
         "BLOCK_S": triton.next_power_of_2(num_splits),
-        "UNROLL": min(COMBINE_UNROLL, triton.next_power_of_2(num_splits)),
+        "CHUNK_S": min(COMBINE_CHUNK, triton.next_power_of_2(num_splits)),
         "OVERLAP": overlap,
     }
 
@@ -101,6 +123,26 @@ def attention_arguments(inputs: Inputs, plan: Plan, out, lse) -> tuple:
     return per_head_kernel, arguments | {"SERIAL": plan.impl == "serial", "BLOCK_T": plan.tile.block_t}
 
 
+def staged_arguments(inputs: Inputs, plan: Plan, out, lse, partial_out, partial_lse, overlap: bool) -> dict:
+    """Every argument of the staged kernel. With one split it writes the result, with more the partial outputs."""
+    tile, final = plan.tile, plan.num_splits == 1
+    arguments = source_arguments(inputs) | result_arguments(inputs, out, lse)
+    del arguments["ALIGNED"]
+    if not final:
+        arguments |= {"out_ptr": partial_out, "lse_ptr": partial_lse}
+    return arguments | {
+        "heads": inputs.q.shape[1],
+        "UNIT": _unit(inputs),
+        "BLOCK_H": tile.block_h,
+        "BLOCK_T": tile.block_t,
+        "SEGMENT": STAGED_SEGMENT,
+        "BUFFERS": tile.num_stages,
+        "WGMMA": tile.wgmma,
+        "FINAL": final,
+        "OVERLAP": overlap,
+    }
+
+
 def can_overlap(tensor: torch.Tensor) -> bool:
     """Whether a kernel may start while its predecessor ends (programmatic dependent launch, sm_90 and later)."""
     if triton_mode.interpreted() or tensor.device.type != "cuda":
@@ -117,17 +159,26 @@ def run(inputs: Inputs, plan: Plan, out: torch.Tensor, lse: torch.Tensor, worksp
         scratch_dtype: torch.dtype) -> None:
     """Launch the plan's kernels. `workspace` is uint8 scratch for split-K, of `plan.workspace_bytes`."""
     batch, heads, _ = inputs.q.shape
-    head_groups = -(-heads // plan.tile.block_h)
-    if plan.impl != "split_k":
+    grid = (batch, -(-heads // plan.tile.block_h), plan.num_splits)
+    if plan.impl not in ("split_k", "staged"):
         kernel, arguments = attention_arguments(inputs, plan, out, lse)
-        _start(kernel, (batch, head_groups), arguments, plan)
+        _start(kernel, grid, arguments, plan)
         return
-    rows = batch * plan.num_splits * heads
-    partial_out = workspace[: rows * 512 * scratch_dtype.itemsize].view(scratch_dtype)
-    partial_lse = workspace[partial_out.nbytes : partial_out.nbytes + rows * 4].view(torch.float32)
     overlap = can_overlap(inputs.q)
-    arguments = split_k_arguments(inputs, plan, partial_out, partial_lse, overlap)
-    _start(split_k_kernel, (batch, head_groups, plan.num_splits), arguments, plan, overlap)
-    arguments = combine_arguments(inputs, partial_out, partial_lse, out, lse, plan.num_splits, overlap)
-    options = {"launch_pdl": True} if overlap else {}
-    combine_kernel[(batch, heads)](**arguments, num_warps=COMBINE_WARPS, num_stages=1, **options)
+    partial_out = partial_lse = None
+    if plan.scratch_splits:
+        rows = batch * plan.num_splits * heads
+        partial_out = workspace[: rows * 512 * scratch_dtype.itemsize].view(scratch_dtype)
+        partial_lse = workspace[partial_out.nbytes : partial_out.nbytes + rows * 4].view(torch.float32)
+    if plan.impl == "staged":
+        from kernels.sparse_mla.staged import staged_kernel  # Gluon: not there under the interpreter
+
+        arguments = staged_arguments(inputs, plan, out, lse, partial_out, partial_lse, overlap)
+        _start(staged_kernel, grid, arguments, plan, overlap)
+    else:
+        arguments = split_k_arguments(inputs, plan, partial_out, partial_lse, overlap)
+        _start(split_k_kernel, grid, arguments, plan, overlap)
+    if plan.scratch_splits:
+        arguments = combine_arguments(inputs, partial_out, partial_lse, out, lse, plan.num_splits, overlap)
+        options = {"launch_pdl": True} if overlap else {}
+        combine_kernel[(batch, heads)](**arguments, num_warps=COMBINE_WARPS, num_stages=1, **options)

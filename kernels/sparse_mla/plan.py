@@ -3,16 +3,17 @@
 Nothing here looks at lengths or at the clock, so a captured graph replays the plan it was captured with.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from kernels.sparse_mla.tiles import Tile, tile_candidates, tuned
+from kernels.sparse_mla.tiles import Tile, plain_tile, staged_choice, tile_candidates
 
 MAX_SPLITS = 64
 CAMPAIGN_SM_COUNT = 188
 CAMPAIGN_MAX_SPLITS = 8
-IMPLS = ("serial", "simt", "mma", "split_k")
+IMPLS = ("serial", "simt", "mma", "split_k", "staged")
+SPLITTING = ("split_k", "staged")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ class Plan:
     impl: str
     tile: Tile
     num_splits: int = 1
+
+    @property
+    def scratch_splits(self) -> int:
+        """Partial outputs a row leaves in scratch; 0 where a program writes the result itself."""
+        if self.impl == "split_k":
+            return self.num_splits
+        return self.num_splits if self.impl == "staged" and self.num_splits > 1 else 0
 
     def blocks(self, batch: int, heads: int) -> int:
         """Programs in the grid of the attention kernel."""
@@ -70,7 +78,7 @@ def default_num_splits(batch: int, head_groups: int, tiles: int, sm_count: int) 
 
 def plan(batch: int, heads: int, topk: int, extra_topk: int = 0, *, device: Device = RTX_PRO_6000,
          impl: str = "auto", policy: str = "default", tile_class: str = "native",
-         num_splits: int | None = None) -> Plan:
+         num_splits: int | None = None, can_stage: bool = True) -> Plan:
     """Choose how to run a shape.
 
     Args:
@@ -78,7 +86,8 @@ def plan(batch: int, heads: int, topk: int, extra_topk: int = 0, *, device: Devi
         impl: "auto" or one of `IMPLS`; a named rung is never replaced by another.
         policy: "default", or "campaign" for the campaign's split count.
         tile_class: "native", or "sm120" to keep to tiles that are legal on sm_120 whatever the device.
-        num_splits: overrides the policy (rung `split_k`).
+        num_splits: overrides the policy (rungs `split_k` and `staged`).
+        can_stage: whether "auto" may choose `staged`, which needs a GPU and aligned memory.
 
     Raises:
         ValueError: an unknown impl, policy or tile class, or `num_splits` outside 1..64.
@@ -91,31 +100,32 @@ def plan(batch: int, heads: int, topk: int, extra_topk: int = 0, *, device: Devi
         raise ValueError(f"tile_class: got {tile_class!r}, accepted are 'native' and 'sm120'")
     if num_splits is not None and not (isinstance(num_splits, int) and 1 <= num_splits <= MAX_SPLITS):
         raise ValueError(f"num_splits: got {num_splits!r}, accepted are integers from 1 to {MAX_SPLITS}")
-    if impl in ("serial", "simt"):
-        return Plan(impl, tuned(impl, batch, heads, topk + extra_topk, device, tile_class)[0])
-    tile, splits = tuned("split_k", batch, heads, topk + extra_topk, device, tile_class)
-    groups = -(-heads // tile.block_h)
-    if impl == "mma":
-        return Plan("mma", tile)
-    if policy == "campaign":
-        splits = campaign_num_splits(batch, groups, device.sm_count)
-    elif splits is None:
+    if impl in ("serial", "simt", "mma"):
+        return Plan(impl, plain_tile(impl, heads))
+    if impl == "staged" or (impl == "auto" and can_stage):
+        choice = staged_choice(batch, heads, topk + extra_topk, device, tile_class)
+        impl, tile, splits = "staged", choice.tile, choice.num_splits
+    else:
+        tile = plain_tile(impl, heads)
         tiles = -(-topk // tile.block_t) + -(-extra_topk // tile.block_t)
-        splits = default_num_splits(batch, groups, tiles, device.sm_count)
+        splits = default_num_splits(batch, -(-heads // tile.block_h), tiles, device.sm_count)
+    if policy == "campaign":
+        splits = campaign_num_splits(batch, -(-heads // tile.block_h), device.sm_count)
     if num_splits is not None:
         splits = num_splits
-    return Plan("mma" if impl == "auto" and splits == 1 else "split_k", tile, splits)
+    if impl == "auto":
+        impl = "mma" if splits == 1 else "split_k"
+    return Plan(impl, tile, splits)
 
 
 def batch_invariant_plan(heads: int, topk: int, extra_topk: int = 0, *, device: Device = RTX_PRO_6000,
-                         impl: str = "auto", tile_class: str = "native") -> Plan:
+                         impl: str = "auto", tile_class: str = "native", can_stage: bool = True) -> Plan:
     """A plan that does not look at the batch, so that a row's bits do not depend on its neighbours.
 
     It splits as if the batch were 8: small batches leave multiprocessors idle and large ones write more partial
     outputs than they need. The chapter on split-K measures the price.
     """
-    chosen = plan(8, heads, topk, extra_topk, device=device, impl=impl, tile_class=tile_class)
-    return replace(chosen, impl="split_k") if impl == "auto" else chosen
+    return plan(8, heads, topk, extra_topk, device=device, impl=impl, tile_class=tile_class, can_stage=can_stage)
 
 
 def workspace_bytes(batch: int, heads: int, num_splits: int, scratch_dtype: torch.dtype = torch.bfloat16) -> int:

@@ -23,7 +23,7 @@ def _candidates(batch: int, topk: int, page_size: int, has_length: bool) -> Cand
 def signature(impl: str, tile: Tile, *, heads: int = 64, topk: int = 512, page_size: int = 64, has_length: bool = False,
               extra_topk: int = 0, extra_page_size: int = 64, has_sink: bool = True, num_splits: int = 8,
               scratch_dtype: torch.dtype = torch.bfloat16, overlap: bool = True) -> KernelSpec:
-    """The `KernelSpec` of a rung ("serial", "simt", "mma", "split_k", or "combine") with a tile.
+    """The `KernelSpec` of a rung ("serial", "simt", "mma", "split_k", "staged", or "combine") with a tile.
 
     Raises:
         ValueError: an unknown rung.
@@ -42,8 +42,12 @@ def signature(impl: str, tile: Tile, *, heads: int = 64, topk: int = 512, page_s
     plan = Plan(impl, tile, num_splits)
     if impl == "split_k":
         kernel, arguments = split_k_kernel, launch.split_k_arguments(inputs, plan, partial_out, partial_lse, overlap)
+    elif impl == "staged":
+        from kernels.sparse_mla.staged import staged_kernel as kernel
+
+        arguments = launch.staged_arguments(inputs, plan, out, lse, partial_out, partial_lse, overlap)
     elif impl in ("serial", "simt", "mma"):
         kernel, arguments = launch.attention_arguments(inputs, plan, out, lse)
     else:
-        raise ValueError(f"impl: got {impl!r}, accepted are 'serial', 'simt', 'mma', 'split_k' and 'combine'")
+        raise ValueError(f"impl: got {impl!r}, accepted are 'serial', 'simt', 'mma', 'split_k', 'staged' and 'combine'")
     return specialise(impl, kernel, arguments, num_warps=tile.num_warps, num_stages=tile.num_stages)

@@ -58,49 +58,63 @@ def load_length(length_ptr, row, stride, capacity, HAS_LENGTH: gl.constexpr):
 
 
 @gluon.jit
-def fill_tables(
-    address_smem, scale_smem, bias_smem, kv_ptr, indices_ptr, length, stride_page,
-    extra_kv_ptr, extra_indices_ptr, extra_length, stride_extra_page, first, last, tiles,
-    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, UNIT: gl.constexpr, HAS_EXTRA: gl.constexpr,
-    BLOCK_T: gl.constexpr, SEGMENT: gl.constexpr, T1: gl.constexpr,
+def load_slots(
+    indices_ptr, length, extra_indices_ptr, extra_length, first, last, tiles,
+    HAS_EXTRA: gl.constexpr, BLOCK_T: gl.constexpr, SEGMENT: gl.constexpr, T1: gl.constexpr,
 ):  # fmt: skip
-    """Where each candidate of a segment lies, its scales, and what masks its score; one thread a candidate.
-
-    Addresses are in units of UNIT bytes from `kv_ptr`, -1 where the candidate is absent. The extra cache is
-    reached from the same pointer, through the distance between the two.
-    """
+    """Slots of the candidates of a segment of tiles, one a thread; negative where absent."""
     j = gl.arange(0, SEGMENT, layout=T1)
     tile = first + j // BLOCK_T
     position = tile * BLOCK_T + j % BLOCK_T
     in_range = tile < last
     if HAS_EXTRA:
-        extra = tile >= tiles
-        extra_position = position - tiles * BLOCK_T
         slot = gl.load(indices_ptr + position, mask=in_range & (tile < tiles) & (position < length), other=-1)
-        extra_mask = in_range & extra & (extra_position < extra_length)
-        slot = gl.maximum(slot, gl.load(extra_indices_ptr + extra_position, mask=extra_mask, other=-1))
+        position -= tiles * BLOCK_T
+        mask = in_range & (tile >= tiles) & (position < extra_length)
+        return gl.maximum(slot, gl.load(extra_indices_ptr + position, mask=mask, other=-1))
     else:
-        slot = gl.load(indices_ptr + position, mask=in_range & (position < length), other=-1)
-    valid = slot >= 0
-    slot = gl.where(valid, slot, 0)
+        return gl.load(indices_ptr + position, mask=in_range & (position < length), other=-1)
+
+
+@gluon.jit
+def locate(
+    slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first, tiles,
+    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, HAS_EXTRA: gl.constexpr,
+    BLOCK_T: gl.constexpr, SEGMENT: gl.constexpr, T1: gl.constexpr,
+):  # fmt: skip
+    """Byte offsets from `kv_ptr` of the slots' token rows and scale rows.
+
+    The extra cache is reached from the same pointer, through the distance between the two.
+    """
+    slot = gl.maximum(slot, 0)
     page = slot // PAGE_SIZE
     offset = slot - page * PAGE_SIZE
     base = page.to(gl.int64) * stride_page
     token = base + offset * 576
     scale = base + (576 * PAGE_SIZE + offset * 8)
     if HAS_EXTRA:
+        extra = first + gl.arange(0, SEGMENT, layout=T1) // BLOCK_T >= tiles
         page = slot // EXTRA_PAGE_SIZE
         offset = slot - page * EXTRA_PAGE_SIZE
         base = page.to(gl.int64) * stride_extra_page + (extra_kv_ptr.to(gl.int64) - kv_ptr.to(gl.int64))
         token = gl.where(extra, base + offset * 576, token)
         scale = gl.where(extra, base + (576 * EXTRA_PAGE_SIZE + offset * 8), scale)
-    address_smem.store(gl.where(valid, token // UNIT, -1))
-    bias_smem.store(gl.where(valid, 0.0, -float("inf")))
-    # Eight scale bytes, the last of them unused
+    return token, scale
+
+
+@gluon.jit
+def fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT: gl.constexpr):
+    """Write where each candidate of a segment lies and what masks its score; return its eight scale bytes.
+
+    Addresses are in units of UNIT bytes from `kv_ptr`, -1 where the candidate is absent.
+    """
+    valid = slot >= 0
     scale_ptr = (kv_ptr + scale).to(gl.pointer_type(gl.int32))
     low = gl.load(scale_ptr, mask=valid, other=0)
     high = gl.load(scale_ptr + 1, mask=valid, other=0)
-    scale_smem.store((high.to(gl.int64) << 32) | (low.to(gl.int64) & 0xFFFFFFFF))
+    address_smem.store(gl.where(valid, token // UNIT, -1))
+    bias_smem.store(gl.where(valid, 0.0, -float("inf")))
+    return (high.to(gl.int64) << 32) | (low.to(gl.int64) & 0xFFFFFFFF)
 
 
 @gluon.jit
@@ -213,6 +227,12 @@ def staged_kernel(
     q_smem = gl.allocate_shared_memory(gl.bfloat16, [BLOCK_H, 512], SMEM)
     k_smem = gl.allocate_shared_memory(gl.bfloat16, [BUFFERS, BLOCK_T, 512], SMEM)
 
+    row_indices_ptr = indices_ptr + row * stride_indices
+    extra_row_indices_ptr = extra_indices_ptr + row * stride_extra_indices
+    slot = load_slots(
+        row_indices_ptr, length, extra_row_indices_ptr, extra_length, first, last, tiles,
+        HAS_EXTRA, BLOCK_T, SEGMENT, T1,
+    )  # fmt: skip
     q_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, Q2))
     column = gl.arange(0, 512, layout=gl.SliceLayout(0, Q2))[None, :]
     q_row_ptr = q_ptr + row * stride_q_row + q_head.to(gl.int64)[:, None] * stride_q_head
@@ -234,32 +254,36 @@ def staged_kernel(
 
     product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
     TILES: gl.constexpr = SEGMENT // BLOCK_T
-    row_indices_ptr = indices_ptr + row * stride_indices
-    extra_row_indices_ptr = extra_indices_ptr + row * stride_extra_indices
-    fill_tables(
-        address_smem, scale_smem, bias_smem, kv_ptr, row_indices_ptr, length, stride_page,
-        extra_kv_ptr, extra_row_indices_ptr, extra_length, stride_extra_page,
-        first, last, tiles, PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
+    token, scale = locate(
+        slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first, tiles,
+        PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
     )  # fmt: skip
+    packed_scales = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
     nope, rope = fetch_tile(addresses, kv_ptr, 0, UNIT, BLOCK_T, P3, R2)
+    scale_smem.store(packed_scales)
     async_copy.wait_group(0)
     for tile in range(first, last):
         i = (tile - first) % TILES
         k_tile = k_smem.index((tile - first) % BUFFERS)
         store_tile(k_tile, nope, rope, scales, i, BLOCK_T, P3, K2, R2_HALVES)
         bias = biases.index(i).load(gl.SliceLayout(0, S2))
+        if WGMMA:
+            fence_async_shared()
+            product_token = warpgroup_mma(q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True)
         if i == TILES - 1:
-            fill_tables(
-                address_smem, scale_smem, bias_smem, kv_ptr, row_indices_ptr, length, stride_page,
-                extra_kv_ptr, extra_row_indices_ptr, extra_length, stride_extra_page,
-                tile + 1, last, tiles, PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
+            slot = load_slots(
+                row_indices_ptr, length, extra_row_indices_ptr, extra_length, tile + 1, last, tiles,
+                HAS_EXTRA, BLOCK_T, SEGMENT, T1,
             )  # fmt: skip
+            token, scale = locate(
+                slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, tile + 1, tiles,
+                PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
+            )  # fmt: skip
+            scale_smem.store(fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT))
         # Past the last tile the tables hold absent candidates, and nothing is fetched
         nope, rope = fetch_tile(addresses, kv_ptr, (i + 1) % TILES, UNIT, BLOCK_T, P3, R2)
         if WGMMA:
-            fence_async_shared()
-            token = warpgroup_mma(q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True)
-            product, acc_value = warpgroup_mma_wait(0, deps=[token, acc])
+            product, acc_value = warpgroup_mma_wait(0, deps=[product_token, acc])
         else:
             product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
             for c in gl.static_range(8):
@@ -273,17 +297,17 @@ def staged_kernel(
         weights = gl.exp2(scores - reference[:, None])
         rescale = gl.exp2(m - reference)
         m = m_new
-        total = total * rescale + gl.sum(weights, 1)
         p = gl.convert_layout(weights.to(gl.bfloat16), gl.DotOperandLayout(0, A2, 2))
-        rescale = gl.convert_layout(rescale, LA)[:, None]
+        factor = gl.convert_layout(rescale, LA)[:, None]
         if WGMMA:
-            acc = warpgroup_mma(p, k_tile, acc_value * rescale, is_async=True)
+            acc = warpgroup_mma(p, k_tile, acc_value * factor, is_async=True)
         else:
             RHS: gl.constexpr = gl.DotOperandLayout(1, A2, 2)
-            acc_0 = mma_v2(p, k_tile.slice(0, 128, dim=1).load(RHS), acc_0 * rescale)
-            acc_1 = mma_v2(p, k_tile.slice(128, 128, dim=1).load(RHS), acc_1 * rescale)
-            acc_2 = mma_v2(p, k_tile.slice(256, 128, dim=1).load(RHS), acc_2 * rescale)
-            acc_3 = mma_v2(p, k_tile.slice(384, 128, dim=1).load(RHS), acc_3 * rescale)
+            acc_0 = mma_v2(p, k_tile.slice(0, 128, dim=1).load(RHS), acc_0 * factor)
+            acc_1 = mma_v2(p, k_tile.slice(128, 128, dim=1).load(RHS), acc_1 * factor)
+            acc_2 = mma_v2(p, k_tile.slice(256, 128, dim=1).load(RHS), acc_2 * factor)
+            acc_3 = mma_v2(p, k_tile.slice(384, 128, dim=1).load(RHS), acc_3 * factor)
+        total = total * rescale + gl.sum(weights, 1)
 
     head = head_first + gl.arange(0, BLOCK_H, layout=LM)
     empty = total == 0.0
@@ -306,13 +330,28 @@ def staged_kernel(
         out_row_ptr = out_ptr + row * stride_out_row + q_head.to(gl.int64)[:, None] * stride_out_head
     else:
         out_row_ptr = out_ptr + (partial * heads + q_head.to(gl.int64)[:, None]) * 512
-    # The queries' buffer is free: bring the result through it into rows that are stored 16 bytes at a time
-    if WGMMA:
-        acc_value = warpgroup_mma_wait(0, deps=[acc])
-        q_smem.store((acc_value * factor).to(gl.bfloat16))
+    if out_ptr.dtype.element_ty == gl.float32:
+        a_head = head_first + gl.arange(0, BLOCK_H, layout=LA)
+        a_row_ptr = out_ptr + (partial * heads + a_head.to(gl.int64)[:, None]) * 512
+        a_mask = (a_head < stored_heads)[:, None]
+        if WGMMA:
+            acc_value = warpgroup_mma_wait(0, deps=[acc])
+            a_column = gl.arange(0, 512, layout=gl.SliceLayout(0, A2))[None, :]
+            gl.store(a_row_ptr + a_column, acc_value * factor, mask=a_mask)
+        else:
+            a_column = gl.arange(0, 128, layout=gl.SliceLayout(0, A2))[None, :]
+            gl.store(a_row_ptr + a_column, acc_0 * factor, mask=a_mask)
+            gl.store(a_row_ptr + 128 + a_column, acc_1 * factor, mask=a_mask)
+            gl.store(a_row_ptr + 256 + a_column, acc_2 * factor, mask=a_mask)
+            gl.store(a_row_ptr + 384 + a_column, acc_3 * factor, mask=a_mask)
     else:
-        q_smem.slice(0, 128, dim=1).store((acc_0 * factor).to(gl.bfloat16))
-        q_smem.slice(128, 128, dim=1).store((acc_1 * factor).to(gl.bfloat16))
-        q_smem.slice(256, 128, dim=1).store((acc_2 * factor).to(gl.bfloat16))
-        q_smem.slice(384, 128, dim=1).store((acc_3 * factor).to(gl.bfloat16))
-    gl.store(out_row_ptr + column, q_smem.load(Q2), mask=(q_head < stored_heads)[:, None])
+        # The queries' buffer is free: bring the result through it into rows that are stored 16 bytes at a time
+        if WGMMA:
+            acc_value = warpgroup_mma_wait(0, deps=[acc])
+            q_smem.store((acc_value * factor).to(gl.bfloat16))
+        else:
+            q_smem.slice(0, 128, dim=1).store((acc_0 * factor).to(gl.bfloat16))
+            q_smem.slice(128, 128, dim=1).store((acc_1 * factor).to(gl.bfloat16))
+            q_smem.slice(256, 128, dim=1).store((acc_2 * factor).to(gl.bfloat16))
+            q_smem.slice(384, 128, dim=1).store((acc_3 * factor).to(gl.bfloat16))
+        gl.store(out_row_ptr + column, q_smem.load(Q2), mask=(q_head < stored_heads)[:, None])

@@ -1,21 +1,34 @@
-"""The tiles that the planner may choose, by device class."""
+"""The tiles and split counts that the planner may choose: a table tuned on a GPU, and a rule where it is silent.
 
+`tuned.json` holds the rows; `python -m kernels.lab tune` measures them again.
+"""
+
+import json
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+TABLE = Path(__file__).with_name("tuned.json")
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A program's share: `block_h` heads by `block_t` tokens, on `num_warps` warps, loop pipelined `num_stages` deep."""
+    """A program's share: `block_h` heads by `block_t` tokens on `num_warps` warps.
+
+    `num_stages` is the depth of the loop's pipeline (rung `staged`: tile buffers in shared memory). `wgmma` asks
+    for sm_90's warp-group products (rung `staged`).
+    """
 
     block_h: int
     block_t: int
     num_warps: int
     num_stages: int = 1
+    wgmma: bool = False
 
     def __post_init__(self):
-        for name, low in (("block_h", 1), ("block_t", 1), ("num_warps", 1)):
+        for name in ("block_h", "block_t", "num_warps"):
             value = getattr(self, name)
-            if value < low or value & (value - 1):
+            if value < 1 or value & (value - 1):
                 raise ValueError(f"{name}: got {value}, accepted are powers of two")
         if self.num_stages < 1:
             raise ValueError(f"num_stages: got {self.num_stages}, accepted are integers from 1")
@@ -23,30 +36,61 @@ class Tile:
 
 SERIAL = Tile(1, 1, 4)
 SIMT = Tile(1, 16, 4)
-FEW_HEADS = Tile(16, 32, 4)
-SM120 = Tile(32, 32, 8)
-NATIVE_SM90 = Tile(64, 64, 8)
+FEW_HEADS = Tile(16, 32, 8)
+MANY_HEADS = Tile(32, 32, 8)
 
 
-def _wide(device, tile_class) -> bool:
-    return tile_class == "native" and device.capability[0] == 9
+@dataclass(frozen=True)
+class Choice:
+    """A row of the table: for up to `heads` heads, `candidates` candidates and a batch of `batch`."""
+
+    device_class: str
+    heads: int
+    candidates: int
+    batch: int
+    tile: Tile
+    num_splits: int
+
+
+def device_class(device, tile_class: str) -> str:
+    """The part of the table that a device reads: "sm90" for Hopper's own tiles, "sm120" for everything else."""
+    return "sm90" if tile_class == "native" and device.capability[0] == 9 else "sm120"
+
+
+@cache
+def choices() -> tuple[Choice, ...]:
+    """Every row of the table, in the order of the file."""
+    rows = json.loads(TABLE.read_text())["staged"]
+    return tuple(
+        Choice(r["device_class"], r["heads"], r["candidates"], r["batch"], Tile(*r["tile"]), r["num_splits"]) for r in rows
+    )
+
+
+def _up(values, wanted: int) -> int:
+    """The smallest listed value that is not below `wanted`, or the largest there is."""
+    values = sorted(set(values))
+    return next((v for v in values if v >= wanted), values[-1])
+
+
+def staged_choice(batch: int, heads: int, candidates: int, device, tile_class: str) -> Choice:
+    """The tuned row nearest above a shape."""
+    rows = [row for row in choices() if row.device_class == device_class(device, tile_class)]
+    for name, wanted in (("heads", heads), ("candidates", candidates), ("batch", batch)):
+        nearest = _up([getattr(row, name) for row in rows], wanted)
+        rows = [row for row in rows if getattr(row, name) == nearest]
+    return rows[0]
 
 
 def tile_candidates(impl: str, device, tile_class: str = "native") -> list[Tile]:
-    """Every tile that `tuned` can return for a rung on a device."""
-    if impl == "serial":
-        return [SERIAL]
-    if impl == "simt":
-        return [SIMT]
-    return [FEW_HEADS, NATIVE_SM90 if _wide(device, tile_class) else SM120]
+    """Every tile that the planner can return for a rung on a device."""
+    if impl == "staged":
+        name = device_class(device, tile_class)
+        return list(dict.fromkeys(row.tile for row in choices() if row.device_class == name))
+    return {"serial": [SERIAL], "simt": [SIMT]}.get(impl, [FEW_HEADS, MANY_HEADS])
 
 
-def tuned(impl: str, batch: int, heads: int, candidates: int, device, tile_class: str) -> tuple[Tile, int | None]:
-    """The tile, and the split count where it was tuned, for a rung and a shape."""
-    if impl == "serial":
-        return SERIAL, None
-    if impl == "simt":
-        return SIMT, None
-    if heads <= 16:
-        return FEW_HEADS, None
-    return (NATIVE_SM90 if _wide(device, tile_class) else SM120), None
+def plain_tile(impl: str, heads: int) -> Tile:
+    """The tile of a rung in plain Triton."""
+    if impl in ("serial", "simt"):
+        return SERIAL if impl == "serial" else SIMT
+    return FEW_HEADS if heads <= 16 else MANY_HEADS
