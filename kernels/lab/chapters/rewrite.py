@@ -12,8 +12,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from kernels.lab import roofline
-from kernels.lab.evidence import Evidence
-from kernels.lab.figures import style
+from kernels.lab.compile.result import Compiled
+from kernels.lab.devices import device_of
+from kernels.lab.evidence import Evidence, missing, predicted
+from kernels.lab.figures import lines, not_recorded, style
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
@@ -152,22 +154,84 @@ def _says(table: pd.DataFrame) -> str:
     return f"a block serves {heads} head{'s' if heads > 1 else ''}"
 
 
-def predicted_lines(impls_tiles: dict[str, dict], batches: Iterable[int], device: str = "rtx-pro-6000"):
-    """(rows of impl, batch, median_us, p20_us, p80_us; evidence) by the launch model, once it is validated.
+def instructions(
+    compiled: Compiled, batch: int, heads: int = 64, topk: int = 512, sm_count: int = 188
+) -> dict:
+    """Warp instructions of a launch's main loops: of all blocks, and of the multiprocessor with most blocks.
 
-    None where `data/model_validation.csv` does not judge the model: such a prediction is not shown.
+    compiled: a rung whose loop handles one tile a pass. Blocks are dealt out evenly.
+
+    Returns:
+        impl, batch, blocks, whole and busiest (millions of warp instructions).
     """
-    from kernels.lab import evidence as proof
-    from kernels.lab import predict
-    from kernels.lab.devices import device_of
+    block_h = 1 if compiled.impl in ("serial", "simt") else compiled.tile["block_h"]
+    blocks = batch * roofline.redundancy(heads, block_h)
+    passes = -(-topk // compiled.tile["block_t"])
+    block = passes * compiled.main_loop.counts.total * (compiled.max_threads // 32)
+    return {
+        "impl": compiled.impl,
+        "batch": batch,
+        "blocks": blocks,
+        "whole": blocks * block / 1e6,
+        "busiest": -(-blocks // sm_count) * block / 1e6,
+    }
 
-    if predict.validation_of(device_of(device).target.name) is None:
-        return None
-    points = [(impl, b) for impl in impls_tiles for b in batches]
-    asked = [predict.point(impl, impls_tiles[impl], b) for impl, b in points]
+
+def instruction_table(rungs: Iterable[Compiled], batches: Iterable[int], **shape) -> pd.DataFrame:
+    """`instructions` of several rungs over the batch, one row each."""
+    rungs = list(rungs)
+    return pd.DataFrame([instructions(one, batch, **shape) for one in rungs for batch in batches])
+
+
+def adds_up() -> pd.DataFrame:
+    """What the campaign's figures around the rewrite imply of each other: quantity, stated, follows."""
+    attention = claim("a2-attention-ms-before"), claim("a2-attention-ms-after")
+    total = claim("a2-total-ms-before"), claim("a2-total-ms-after")
+    share = attention[0] / total[0]
+    rows = [
+        ("attention faster (times)", claim("a2-attention-speedup"), attention[0] / attention[1]),
+        ("attention's share before (%)", claim("a2-attention-share"), 100 * share),
+        ("all GPU time faster (times)", claim("a2-total-halved"), total[0] / total[1]),
+        (
+            "the same by Amdahl's law (times)",
+            float("nan"),
+            whole_speedup(share, attention[0] / attention[1]),
+        ),
+        ("attention's share after (%)", claim("a3-attention-share-after"), 100 * attention[1] / total[1]),
+        (
+            "loss at one request (%)",
+            claim("a2-regression"),
+            100 * (1 - claim("a2-tok-after") / claim("a2-tok-before")),
+        ),
+    ]
+    return pd.DataFrame(rows, columns=["quantity", "stated", "follows"])
+
+
+def predictions(tiles: dict[str, dict], batches: Iterable[int], device: str = "rtx-pro-6000"):
+    """Times of rungs by the launch model, for the campaign's card.
+
+    tiles: impl -> tile. Where `data/model_validation.csv` does not judge the model its times are not shown.
+
+    Returns:
+        (rows of impl, batch, median_us, p20_us, p80_us: the band; evidence). No rows without a validation.
+    """
+    from kernels.lab import predict
+
+    device = device_of(device)
+    if predict.validation_of(device.target.name) is None:
+        return pd.DataFrame(), missing("the launch model has not been judged on a GPU, so it is not shown")
+    points = [(impl, batch) for impl in tiles for batch in batches]
+    asked = [predict.point(impl, tiles[impl], batch) for impl, batch in points]
     found = predict.predict_points(asked, device)
     rows = [
-        {"impl": impl, "batch": b, "median_us": p.us, "p20_us": p.band[0], "p80_us": p.band[1]}
-        for (impl, b), p in zip(points, found, strict=True)
+        {"impl": impl, "batch": batch, "median_us": one.us, "p20_us": one.band[0], "p80_us": one.band[1]}
+        for (impl, batch), one in zip(points, found, strict=True)
     ]
-    return pd.DataFrame(rows), proof.predicted(device_of(device).name, found[0].evidence)
+    return pd.DataFrame(rows), predicted(device.name, found[0].evidence.removeprefix("predicted, "))
+
+
+def prediction_picture(rows: pd.DataFrame, evidence: Evidence) -> Figure:
+    """Predicted times over the batch, or the panel that says why there are none."""
+    if rows.empty:
+        return not_recorded(evidence, what="points that judge the launch model")
+    return lines(rows, evidence)
