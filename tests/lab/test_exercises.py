@@ -1,6 +1,8 @@
 """Every exercise: silent without an answer, satisfied by its solution, and helpful with a wrong answer."""
 
-import importlib
+import importlib.util
+import json
+import re
 import subprocess
 import sys
 import time
@@ -21,8 +23,18 @@ from kernels.lab.exercises import combining, framework, limits, running  # noqa:
 from tests.lab import exercise_kernels as wrong_kernels  # noqa: E402
 from tests.lab import exercise_mistakes as mistakes  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 CATALOGUE = exercises.catalogue()
 NAMES = [entry.name for entry in CATALOGUE]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CALL = re.compile(r"^exercises\.(check_\w+)\((\w+)\)", re.MULTILINE)
+PREAMBLE = """
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from kernels.lab.chapters import split_policy
+"""
 SPOILERS = ("tl.where(", "torch.where(", "tl.load(", "def ", "-(-", "lambda")
 
 
@@ -50,6 +62,13 @@ def test_the_book_has_enough_of_them_in_every_chapter():
     assert all(chapters.count(chapter) >= 4 for chapter in range(1, 7))
     assert all(any(e.chapter == c and e.takes != "a number" for e in CATALOGUE) for c in range(1, 7))
     assert set(NAMES) == {name for name in exercises.__all__ if name.startswith("check_")}
+
+
+def test_the_page_of_exercises_lists_all_of_them_in_order():
+    page = (ROOT / "book" / "exercises.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| {doc}")]
+    chapters = {int(path.stem[:2]): path.stem for path in (ROOT / "book").glob("0*.ipynb")}
+    assert rows == [[f"{{doc}}`{chapters[e.chapter]}`", e.task, e.takes, f"`{e.name}`"] for e in CATALOGUE]
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=NAMES)
@@ -99,6 +118,24 @@ def test_a_wrong_combine_gets_the_hint_that_fits(fault, capsys, monkeypatch):
     is_helpful(result, wrong_kernels.COMBINE_HINTS[fault], capsys.readouterr().out)
     wrong_out = "out is right" not in result.what
     assert (result.figure is not None) == wrong_out
+
+
+@pytest.mark.parametrize("chapter", range(1, 7))
+def test_solutions_printed_in_a_chapter_pass_the_check_beside_them(chapter, tmp_path, capsys):
+    """A solution is a folded block of Python under the cell whose check takes its name."""
+    (source,) = (ROOT / "book").glob(f"{chapter:02}-*.ipynb")
+    cells = ["".join(cell["source"]) for cell in json.loads(source.read_text())["cells"]]
+    blocks = [block for text in cells if "{solution}" in text for block in BLOCK.findall(text)]
+    module = tmp_path / f"printed_solutions_{chapter}.py"
+    module.write_text(PREAMBLE + "\n\n".join(blocks))  # a kernel needs a file to be read from
+    spec = importlib.util.spec_from_file_location(module.stem, module)
+    printed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(printed)
+    asked = [call for text in cells for call in CALL.findall(text)]
+    assert {name for name, _ in asked} == {entry.name for entry in CATALOGUE if entry.chapter == chapter}
+    for check, answer in asked:
+        result = getattr(exercises, check)(getattr(printed, answer))
+        assert result.passed, result.text()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,9 +193,8 @@ def test_checks_and_hints_do_not_import_the_solutions():
         "import sys; from kernels.lab import exercises; exercises.check_combine(None); "
         "print([name for name in sys.modules if 'solutions' in name])"
     )
-    root = Path(__file__).parents[2]
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     folder = Path(exercises.__file__).parent
     assert not [path.name for path in folder.glob("*.py") if "import solutions" in path.read_text()
