@@ -80,7 +80,7 @@ def error_map(
     )
     alt = (
         f"Map of the error by {y_label} and {x_label}: {share}, {worst}; wrong rows: "
-        f"{', '.join(wrong_rows[:6])}."
+        f"{'; '.join(wrong_rows[:6])}."
     )
     return fig, alt
 
