@@ -152,5 +152,6 @@ def tiny(layers: int = 3) -> Shapes:
         moe_intermediate=64,
         vocab=64,
         hash_layers=1,
+        sinkhorn_iterations=5,
         weight_sets=2,
     )

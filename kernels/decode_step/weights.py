@@ -243,7 +243,7 @@ def weight_bytes(shapes: Shapes) -> int:
     extra = {
         "swa": 0,
         "c4": 8 * s.hidden * (HEAD_DIM + INDEX_DIM) + INDEX_HEADS * (2 * INDEX_DIM * s.q_lora + 6 * s.hidden),
-        "c128": 4 * s.hidden * HEAD_DIM,
+        "c128": 4 * s.hidden * HEAD_DIM + 4 * 128 * HEAD_DIM,
     }
     total = s.weight_sets * 6 * s.local_experts * s.moe_intermediate * s.hidden
     for kind in set(s.kinds):
