@@ -102,7 +102,8 @@ def plan(batch: int, heads: int, topk: int, extra_topk: int = 0, *, device: Devi
         raise ValueError(f"num_splits: got {num_splits!r}, accepted are integers from 1 to {MAX_SPLITS}")
     if impl in ("serial", "simt", "mma"):
         return Plan(impl, plain_tile(impl, heads))
-    if impl == "staged" or (impl == "auto" and can_stage):
+    # The campaign had no staged rung: its policy counts the head groups of the rungs that it had
+    if impl == "staged" or (impl == "auto" and can_stage and policy == "default"):
         choice = staged_choice(batch, heads, topk + extra_topk, device, tile_class)
         impl, tile, splits = "staged", choice.tile, choice.num_splits
     else:

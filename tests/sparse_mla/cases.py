@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 
 from kernels.sparse_mla import IMPLS, layout, sparse_mla_decode, workspace_bytes
@@ -16,6 +17,13 @@ HUGE_BYTE = 0x7F
 GUARD = 4096
 INTERPRETABLE = ("serial", "simt", "mma", "split_k")
 PATTERNS = ("dense", "tail", "leading", "alternating", "none", "last")
+
+
+def on_every_device(function):
+    """Parametrise a test over every rung where it runs: interpreted on the CPU, compiled on a GPU."""
+    interpreted = [(impl, "cpu") for impl in interpretable_impls()]
+    compiled = [pytest.param(impl, "cuda", marks=pytest.mark.gpu) for impl in IMPLS]
+    return pytest.mark.parametrize("impl,device", interpreted + compiled)(function)
 
 
 def interpretable_impls() -> tuple[str, ...]:
@@ -304,4 +312,5 @@ def decode_guarded(case: Case, impl: str, *, scratch_fill=NAN_BYTE, **options):
 def planned(impl: str, heads: int, topk: int, extra_topk: int = 0, device="cpu", batch: int = 1):
     """The plan of a call, for its tile."""
     target = planning.device_of(torch.empty(0, device=device))
-    return planning.plan(batch, heads, topk, extra_topk, device=target, impl=impl)
+    can_stage = torch.device(device).type == "cuda"
+    return planning.plan(batch, heads, topk, extra_topk, device=target, impl=impl, can_stage=can_stage)

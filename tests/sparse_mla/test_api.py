@@ -47,11 +47,11 @@ def test_the_environment_chooses_where_the_caller_does_not(impl, launched, monke
 def test_auto_follows_the_plan(launched):
     case = a_case()
     sparse_mla_decode(**case.arguments)
-    assert launched == [planning.plan(2, 2, 21)]
+    assert launched == [planning.plan(2, 2, 21, can_stage=False)]
     sparse_mla_decode(**case.arguments, num_splits=3)
     assert (launched[-1].impl, launched[-1].num_splits) == ("split_k", 3)
     sparse_mla_decode(**case.arguments, tile_class="sm120", batch_invariant=True)
-    assert launched[-1] == planning.batch_invariant_plan(2, 21)
+    assert launched[-1] == planning.batch_invariant_plan(2, 21, can_stage=False)
 
 
 @every_impl

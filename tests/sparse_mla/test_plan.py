@@ -62,10 +62,13 @@ def test_default_splits_fill_the_device_and_no_more_than_the_tiles():
 @pytest.mark.parametrize("impl", ["auto", *IMPLS])
 @pytest.mark.parametrize("name", DEVICES)
 def test_the_batch_invariant_plan_looks_at_no_batch(impl, name):
-    """It has no batch among its arguments; "auto" must not swap rungs where the splits come to one."""
-    for heads, topk in itertools.product((1, 16, 64), (1, 64, 2048)):
-        plan = planning.batch_invariant_plan(heads, topk, device=DEVICES[name], impl=impl)
-        assert plan.impl == ("split_k" if impl == "auto" else impl)
+    """It has no batch among its arguments, and a named rung stays."""
+    for heads, topk, can_stage in itertools.product((1, 16, 64), (1, 64, 2048), (False, True)):
+        options = {"device": DEVICES[name], "impl": impl, "can_stage": can_stage}
+        plan = planning.batch_invariant_plan(heads, topk, **options)
+        assert impl in ("auto", plan.impl)
+        assert can_stage or impl == "staged" or plan.impl != "staged"
+        assert plan == planning.plan(8, heads, topk, **options)
 
 
 def test_workspace_is_partial_outputs_and_lses():
