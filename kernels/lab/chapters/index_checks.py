@@ -148,8 +148,8 @@ def stride_diagram(rows: int = 4) -> Figure:
             x = row * wide
             ax.plot([x, x], [y - 0.25, y + 1.45], color=style.INK, linewidth=1.2)
             right = row == 0 or stride == wide
-            say(ax, x + 0.1, y + 1.9, f"reader's row {row}" + ("" if right else ": nothing"), size=8.5,
-                colour=style.INK if right else style.VERMILLION)  # fmt: skip
+            text = f"reader's row {row}" if right else f"row {row}: nothing"
+            say(ax, x + 0.1, y + 1.9, text, size=8.5, colour=style.INK if right else style.VERMILLION)
     text = "memory of one [rows, width] buffer; numbers are the rows whose scores lie there"
     say(ax, 0, -0.1, text, size=8.5, colour=style.MUTED)
     plt.close(fig)

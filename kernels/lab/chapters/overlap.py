@@ -57,15 +57,15 @@ experiments.register(EXPERIMENT, measure)
 def timeline() -> Figure:
     """The two launches in turn and overlapped, not to scale: which part of the second one is hidden."""
     fig, ax = canvas(3.0, (-3.4, 14.6), (-0.6, 7.2))
-    for y, title, start in ((4.2, "in turn", 8.2), (0.6, "overlapped", 6.4)):
+    for y, title, start in ((4.2, "in turn", 8.2), (0.6, "overlapped", 5.9)):
         say(ax, -3.4, y + 0.9, title, bold=True, size=10)
         box(ax, 0, y + 1.0, 7.6, 0.9, style.SKY, "split kernel: blocks end one by one", size=9)
         box(ax, start, y, 1.8, 0.9, style.GREY, "start", ink="white", size=9)
         box(ax, start + 1.8, y, 2.6, 0.9, style.ORANGE, "merge", size=9)
         ax.plot([start + 4.4] * 2, [y - 0.25, y + 2.0], color=style.MUTED, linewidth=1, linestyle=(0, (3, 3)))
-    ax.plot([7.6, 7.6], [0.2, 6.2], color=style.INK, linewidth=0.9)
+    ax.plot([7.6, 7.6], [0.2, 6.2], color=style.INK, linewidth=0.9, zorder=0)
     say(ax, 7.75, 6.7, "last partial is written", size=8.5, colour=style.MUTED)
-    arrow(ax, (12.6, 3.4), (10.8, 3.4), colour=style.BLUE)
+    arrow(ax, (12.6, 3.4), (10.3, 3.4), colour=style.BLUE)
     say(ax, 12.75, 3.4, "saved", size=9, colour=style.BLUE, bold=True)
     plt.close(fig)
     return fig

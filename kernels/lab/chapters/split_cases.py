@@ -77,11 +77,11 @@ def errors(out, lse, want_out, want_lse) -> tuple[float, float]:
 
 
 @np.errstate(divide="ignore", invalid="ignore")  # the interpreter takes log2(0) of an empty split
-def correctness(device: str, splits: Iterable[int] = (1, 2, 3, 7)) -> pd.DataFrame:
+def correctness(device: str, splits: Iterable[int] = (1, 3, 7)) -> pd.DataFrame:
     """Columns splits, rows, lengths, output_error, lse_error: split-K against the reference, NaN all
     around.
     """
-    batch, heads, topk = (16, 64, 512) if device == "cuda" else (4, 16, 80)
+    batch, heads, topk = (16, 64, 512) if device == "cuda" else (4, 8, 80)
     lengths = [(0, 1, topk // 2 + 1, topk)[row % 4] for row in range(batch)]
     made = case(device, batch, heads, topk, lengths)
     want = reference(made)

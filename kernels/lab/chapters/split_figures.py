@@ -27,13 +27,13 @@ def sm_map(grids: pd.DataFrame, sm_count: int = 188) -> Figure:
     lines = -(-sm_count // COLUMNS)
     wide, tall, pitch = 52.0, lines * 2.0 + 3.6, 1.0
     fig, ax = canvas(
-        0.9 + 0.86 * len(batches), (-9.5, wide * len(policies)), (-tall * len(batches) - 2.6, 2.4)
+        0.9 + 0.86 * len(batches), (-16, wide * len(policies)), (-tall * len(batches) - 2.6, 3.4)
     )
     for column, policy in enumerate(policies):
-        say(ax, column * wide, 1.2, _title(policy), bold=True, size=10)
+        say(ax, column * wide, 2.6, _title(policy), bold=True, size=10)
     for row, batch in enumerate(batches):
         top = -tall * row - 3.0
-        say(ax, -9.5, top - lines + 1.2, f"batch\n{batch}", bold=True, size=9.5)
+        say(ax, -16, top - lines + 1.2, f"batch\n{batch}", bold=True, size=9.5)
         for column, policy in enumerate(policies):
             grid = grids[(grids["batch"] == batch) & (grids["policy"] == policy)].iloc[0]
             each, more = divmod(int(grid["blocks"]), sm_count)

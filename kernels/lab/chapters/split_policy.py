@@ -71,7 +71,8 @@ def head_groups(heads: int = 64, topk: int = 512, device=planning.RTX_PRO_6000) 
 def tiles_each(splits: int, heads: int = 64, topk: int = 512, device=planning.RTX_PRO_6000) -> int:
     """Tiles of the block that gets most of a full row, under the planner's sm_120 tile."""
     tile = planning.plan(1, heads, topk, device=device, impl="split_k", tile_class="sm120").tile
-    return -(-(-(-topk // tile.block_t)) // splits)
+    tiles = -(-topk // tile.block_t)
+    return -(-tiles // splits)
 
 
 def grid_table(
@@ -104,11 +105,16 @@ def grid_table(
     return pd.DataFrame(rows)
 
 
-def side_by_side(table: pd.DataFrame, values: Iterable[str] = ("splits", "blocks", "waves", "filled")):
-    """`grid_table` with one row a batch and columns `<policy>_<value>`."""
-    wide = table.pivot(index="batch", columns="policy", values=list(values))
-    wide.columns = [f"{policy}_{value}" for value, policy in wide.columns]
-    return wide.reset_index()
+def in_words(table: pd.DataFrame) -> pd.DataFrame:
+    """`grid_table` with one row a batch and one text a policy, such as '6 splits, 192 blocks, 2 waves'."""
+
+    def words(row) -> str:
+        waves_of = f"{row.waves} wave{'s' if row.waves > 1 else ''}"
+        splits = "" if row.policy == "unsplit" else f"{row.splits} split{'s' if row.splits > 1 else ''}, "
+        return f"{splits}{row.blocks} blocks, {waves_of}"
+
+    texts = table.assign(text=[words(row) for row in table.itertuples()])
+    return texts.pivot(index="batch", columns="policy", values="text").reset_index()
 
 
 def blocks_grid(
