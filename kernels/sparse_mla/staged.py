@@ -267,9 +267,6 @@ def staged_kernel(
         k_tile = k_smem.index((tile - first) % BUFFERS)
         store_tile(k_tile, nope, rope, scales, i, BLOCK_T, P3, K2, R2_HALVES)
         bias = biases.index(i).load(gl.SliceLayout(0, S2))
-        if WGMMA:
-            fence_async_shared()
-            product_token = warpgroup_mma(q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True)
         if i == TILES - 1:
             slot = load_slots(
                 row_indices_ptr, length, extra_row_indices_ptr, extra_length, tile + 1, last, tiles,
@@ -283,6 +280,8 @@ def staged_kernel(
         # Past the last tile the tables hold absent candidates, and nothing is fetched
         nope, rope = fetch_tile(addresses, kv_ptr, (i + 1) % TILES, UNIT, BLOCK_T, P3, R2)
         if WGMMA:
+            fence_async_shared()
+            product_token = warpgroup_mma(q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True)
             product, acc_value = warpgroup_mma_wait(0, deps=[product_token, acc])
         else:
             product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
@@ -297,6 +296,7 @@ def staged_kernel(
         weights = gl.exp2(scores - reference[:, None])
         rescale = gl.exp2(m - reference)
         m = m_new
+        total = total * rescale + gl.sum(weights, 1)
         p = gl.convert_layout(weights.to(gl.bfloat16), gl.DotOperandLayout(0, A2, 2))
         factor = gl.convert_layout(rescale, LA)[:, None]
         if WGMMA:
@@ -307,7 +307,6 @@ def staged_kernel(
             acc_1 = mma_v2(p, k_tile.slice(128, 128, dim=1).load(RHS), acc_1 * factor)
             acc_2 = mma_v2(p, k_tile.slice(256, 128, dim=1).load(RHS), acc_2 * factor)
             acc_3 = mma_v2(p, k_tile.slice(384, 128, dim=1).load(RHS), acc_3 * factor)
-        total = total * rescale + gl.sum(weights, 1)
 
     head = head_first + gl.arange(0, BLOCK_H, layout=LM)
     empty = total == 0.0

@@ -90,13 +90,22 @@ def spec_of(request: dict):
     return spec
 
 
+def source_of(spec):
+    """What Triton compiles for a `KernelSpec`; a Gluon kernel has a source of its own kind."""
+    from triton.compiler import ASTSource
+
+    kind = ASTSource
+    if type(spec.fn).__name__ == "GluonJITFunction":
+        from triton.experimental.gluon._runtime import GluonASTSource as kind
+    return kind(spec.fn, spec.signature, spec.constexprs, spec.attrs)
+
+
 def compile_spec(spec, arch: int):
     """PTX, cubin, shared bytes and ptxas log of a `KernelSpec`; `arch` is 120 for sm_120."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
-    source = ASTSource(spec.fn, spec.signature, spec.constexprs, spec.attrs)
+    source = source_of(spec)
     options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | getattr(
         spec, "compile_options", {}
     )
@@ -108,9 +117,7 @@ def compile_spec(spec, arch: int):
 
 def _spec_key(spec, request: dict) -> str:
     """Names the machine code: the same for requests that a launcher would serve with the same kernel."""
-    from triton.compiler import ASTSource
-
-    source = ASTSource(spec.fn, spec.signature, spec.constexprs, spec.attrs).hash()
+    source = source_of(spec).hash()
     options = sorted(getattr(spec, "compile_options", {}).items())
     identity = [source, spec.num_warps, spec.num_stages, options, request["target"], request["tools"]]
     return hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()

@@ -30,7 +30,7 @@ class Point:
     max_context: int | None = None
     num_splits: int | None = None
     tile_class: str = "native"
-    tile: tuple[int, int, int, int] | None = None
+    tile: tuple | None = None
     scratch: str = "bfloat16"
     timers: tuple[str, ...] = ("chain",)
     stage: str = ""

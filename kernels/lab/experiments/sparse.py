@@ -156,10 +156,12 @@ def planned(point: Point, device: str):
                 main,
                 extra,
                 device=target,
-                impl="split_k",
+                impl=point.impl if point.impl in planning.SPLITTING else "split_k",
                 tile_class=point.tile_class,
             ).num_splits
-        return planning.Plan(point.impl, Tile(*point.tile), splits if point.impl == "split_k" else 1)
+        return planning.Plan(
+            point.impl, Tile(*point.tile), splits if point.impl in planning.SPLITTING else 1
+        )
     return planning.plan(
         point.batch,
         point.heads,
@@ -232,7 +234,7 @@ def build(
 
 def _own_calls(point: Point, given: Inputs, sets: int, chosen, device: str):
     scratch = getattr(torch, point.scratch)
-    size = planning.workspace_bytes(point.batch, point.heads, chosen.num_splits, scratch)
+    size = planning.workspace_bytes(point.batch, point.heads, chosen.scratch_splits, scratch)
     workspace = torch.empty(size, dtype=torch.uint8, device=device)
     out = torch.empty_like(given.q)
     lse = torch.empty(sets, point.batch, point.heads, device=device)
