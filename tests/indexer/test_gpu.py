@@ -52,13 +52,15 @@ def test_a_captured_step_follows_lengths_changed_in_place():
         indexer_topk(out, case.seq_lens, case.block_table, k, impl="radix", out=chosen, workspace=workspace)
 
     graph = captured(step)
-    before = torch.cuda.memory_allocated()
     for lengths in ([20000, 5000, 64, 1], [1, 63, 64, 0], [0, 0, 0, 0], [12289, 4999, 2, -1], [9, 9, 9, 1]):
         case.seq_lens.copy_(torch.minimum(torch.tensor(lengths, dtype=torch.int32, device="cuda"), widest))
         out.fill_(torch.nan)
         workspace.fill_(2**31 - 1)
         chosen.fill_(-77)
+        before = torch.cuda.memory_allocated()
         graph.replay()
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() == before, "a replay allocates nothing"
         reference = case.reference()
         dead = ~reference.isfinite()
         assert bool(out[dead].isnan().all())

@@ -2,6 +2,7 @@
 manifest).
 """
 
+from kernels.lab.pages.ledger import write as write_ledger
 from kernels.lab.pages.status import write as write_status
 
-WRITERS = [write_status]
+WRITERS = [write_status, write_ledger]
