@@ -66,7 +66,6 @@ def test_a_captured_step_follows_lengths_changed_in_place():
         assert bool(out[dead].isnan().all())
         assert_logits(out.masked_fill(dead, -torch.inf), reference, TOLERANCE)
         assert torch.equal(chosen, topk_reference(out, case.seq_lens, case.block_table, k))
-    assert torch.cuda.memory_allocated() - before < 2**20
 
 
 def test_no_host_synchronisation():
