@@ -13,11 +13,13 @@ from kernels.decode_step.layers import SUBLAYERS, embed, head
 from kernels.decode_step.probe import Playback, Recorder
 from kernels.decode_step.step import DecodeStep, forced_fp32
 
-# Relative Frobenius norms. A sublayer rounds a dozen results to bfloat16 (2**-9 each); the residual streams
-# add two such errors a layer, which partly cancel.
+# Relative Frobenius norms. The sharp bound is the sublayer's: it rounds a dozen results to bfloat16 (2**-9).
+# Over a step errors add up: 43 layers of the shrunken model end near 0.04, three layers near 0.01.
 SUBLAYER_TOLERANCE = 2e-2
-STEP_TOLERANCE = 6e-2
-AGREEMENT = 0.97
+STEP_TOLERANCE = 0.1
+# Shares of the baseline's choices that a stage makes itself: on the same inputs, and where errors add up.
+SUBLAYER_AGREEMENT = 0.97
+STEP_AGREEMENT = 0.9
 
 
 def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -58,6 +60,7 @@ class Difference:
     place: str
     error: float
     agreement: float = 1.0
+    choices: int = 0
 
 
 def record(step: DecodeStep) -> Recording:
@@ -92,8 +95,16 @@ def sublayers(step: DecodeStep, recording: Recording) -> list[Difference]:
                 errors.append(relative(got, wanted))
             worst = max(errors, key=lambda error: (error != error, error))
             agreement = min((share for _, share in probe.agreement), default=1.0)
-            found.append(Difference(f"layer {part.layer} {part.name}", worst, agreement))
+            found.append(
+                Difference(f"layer {part.layer} {part.name}", worst, agreement, len(probe.agreement))
+            )
     return found
+
+
+def mean_agreement(found: list[Difference]) -> float:
+    """Mean over the sublayers that choose."""
+    shares = [part.agreement for part in found if part.choices]
+    return sum(shares) / len(shares) if shares else 1.0
 
 
 def whole_step(step: DecodeStep, recording: Recording) -> Difference:

@@ -2,7 +2,7 @@
 
 In PyTorch it would be some 117 launches on 16 numbers a request, twice a layer: each sum needs the others'
 results, so that no compiler of elementwise chains merges them. The reference ships one kernel,
-and so does every stage here: the glue that a profile shows does not come from an iteration nobody runs that way.
+and so does every stage here: the glue that a profile shows is none that nobody runs that way.
 """
 
 import torch

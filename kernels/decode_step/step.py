@@ -107,6 +107,7 @@ class DecodeStep:
                 self.forward()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # what the warm-up left behind is not for the graph's own pool
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):

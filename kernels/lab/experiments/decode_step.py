@@ -113,16 +113,17 @@ def judge(step, recording) -> dict[str, Any]:
     from kernels.decode_step import compare
 
     whole = compare.whole_step(step, recording)
-    worst = max(
-        compare.sublayers(step, recording), key=lambda found: (found.error != found.error, found.error)
-    )
+    parts = compare.sublayers(step, recording)
+    worst = max(parts, key=lambda found: (found.error != found.error, found.error))
+    agreement = compare.mean_agreement(parts)
     row = {"rel_error": whole.error, "tolerance": compare.STEP_TOLERANCE, "status": "ok", "reason": ""}
     if not worst.error <= compare.SUBLAYER_TOLERANCE:
         row |= {"status": "wrong", "reason": f"{worst.place}: relative error {worst.error:.3g}"}
     elif not whole.error <= compare.STEP_TOLERANCE:
         row |= {"status": "wrong", "reason": f"the step: relative error {whole.error:.3g}"}
-    elif whole.agreement < compare.AGREEMENT:
-        row |= {"status": "wrong", "reason": f"only {whole.agreement:.1%} of the baseline's choices are made"}
+    elif agreement < compare.SUBLAYER_AGREEMENT or whole.agreement < compare.STEP_AGREEMENT:
+        shares = f"{agreement:.1%} a sublayer, {whole.agreement:.1%} over the step"
+        row |= {"status": "wrong", "reason": f"too few of the baseline's choices are made: {shares}"}
     if row["rel_error"] != row["rel_error"]:
         row["rel_error"] = None
     return row
