@@ -15,7 +15,7 @@ from kernels.decode_step.step import DecodeStep, forced_fp32
 
 # Relative Frobenius norms. The sharp bound is the sublayer's: it rounds a dozen results to bfloat16 (2**-9).
 # Over a step errors add up: 43 layers of the shrunken model end near 0.04, three layers near 0.01.
-SUBLAYER_TOLERANCE = 2e-2
+SUBLAYER_TOLERANCE = 3e-2
 STEP_TOLERANCE = 0.1
 # Shares of the baseline's choices that a stage makes itself: on the same inputs, and where errors add up.
 SUBLAYER_AGREEMENT = 0.97
