@@ -15,7 +15,8 @@ from kernels.lab import roofline
 from kernels.lab.compile.result import Compiled
 from kernels.lab.devices import device_of
 from kernels.lab.evidence import Evidence, missing, predicted
-from kernels.lab.figures import lines, not_recorded, style
+from kernels.lab.figures import lines, style
+from kernels.lab.figures.diagrams.parts import canvas
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
@@ -219,7 +220,7 @@ def predictions(tiles: dict[str, dict], batches: Iterable[int], device: str = "r
 
     device = device_of(device)
     if predict.validation_of(device.target.name) is None:
-        return pd.DataFrame(), missing("the launch model has not been judged on a GPU, so it is not shown")
+        return pd.DataFrame(), missing("data/model_validation.csv holds no judgement of the model")
     points = [(impl, batch) for impl in tiles for batch in batches]
     asked = [predict.point(impl, tiles[impl], batch) for impl, batch in points]
     found = predict.predict_points(asked, device)
@@ -233,5 +234,14 @@ def predictions(tiles: dict[str, dict], batches: Iterable[int], device: str = "r
 def prediction_picture(rows: pd.DataFrame, evidence: Evidence) -> Figure:
     """Predicted times over the batch, or the panel that says why there are none."""
     if rows.empty:
-        return not_recorded(evidence, what="points that judge the launch model")
+        fig, ax = canvas(1.5, (0, 1), (0, 1))
+        text = "No prediction is shown:\nthe launch model has not been judged on a GPU yet."
+        frame = {
+            "boxstyle": "round,pad=1.1",
+            "facecolor": "none",
+            "edgecolor": style.MUTED,
+            "linestyle": "--",
+        }
+        ax.text(0.5, 0.5, text, ha="center", va="center", color=style.MUTED, bbox=frame, linespacing=1.7)
+        return style.finish(fig, evidence)
     return lines(rows, evidence)

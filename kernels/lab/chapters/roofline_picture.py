@@ -86,8 +86,8 @@ def roofline(
     asked, once = intensities["requested"], intensities["compulsory"]
     low, high = min(asked * l2, lanes), min(once * dram, tensor)
     for value, height, tint, text, place, side in (
-        (asked, low, style.VERMILLION, "one block a head:\nevery read counts", (7, -34), "left"),
-        (once, high, style.BLUE, "each row read once", (-10, 34), "right"),
+        (asked, low, style.VERMILLION, "one block a head: every read counts", (-66, 76), "left"),
+        (once, high, style.BLUE, "each row read once", (-14, 36), "right"),
     ):
         ax.plot([value, value], [1, height], color=tint, linewidth=1, linestyle=(0, (2, 2)))
         ax.plot(value, height, marker="o", markersize=9, color=tint, zorder=5)
@@ -102,6 +102,7 @@ def roofline(
             ha=side,
             va="center",
             linespacing=1.4,
+            arrowprops={"arrowstyle": "-", "color": tint, "linewidth": 0.8, "shrinkB": 6},
         )
     style.log_axis(ax, "both")
     ax.set(xlim=(1, 1024), ylim=(1, tensor * 2))

@@ -99,6 +99,12 @@ def check_rungs(lab, impls: Iterable[str], small: Shape = SMALL, full: Shape = F
     return pd.DataFrame(rows)
 
 
+def said(checked: pd.DataFrame) -> str:
+    """The shape of `check_rungs` in words, for a caption."""
+    row = checked.iloc[0]
+    return f"{row['batch']} requests, {row['heads']} heads, {row['topk']} candidates"
+
+
 def check_tiles(lab, tiles: Iterable[Tile], small: Shape = SMALL, full: Shape = FULL) -> pd.DataFrame:
     """The head-shared rung with several tiles on the same inputs: block_h, block_t, num_warps and the errors.
 

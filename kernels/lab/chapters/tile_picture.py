@@ -113,9 +113,10 @@ def option_bars(options: list[dict], limit: int = 101_376, evidence: Evidence | 
         said = "fits" if row["fits"] else f"no: {row['killed_by']}"
         if row["killed_by"] == "registers":
             said += f", {row['registers']} a thread"
+        short = left < limit / 1024 < left + 45  # the label would lie on the limit's line
         ax.annotate(
             f"{left:.0f} KiB  {said}",
-            (left, line),
+            (limit / 1024 if short else left, line),
             xytext=(5, 0),
             textcoords="offset points",
             va="center",

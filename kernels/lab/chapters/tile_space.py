@@ -10,6 +10,7 @@ import pandas as pd
 from kernels.lab import budget, budget_compare
 from kernels.lab.compile import Compiled, compile_many, make_request
 from kernels.lab.compile.legality import legal
+from kernels.lab.devices import target_of
 
 SIZES = (16, 32, 64)
 QUICK = [(h, t, 8, 1) for h in SIZES for t in SIZES]
@@ -42,6 +43,19 @@ def _verdict(one: Compiled, row: dict) -> str:
     return "fits"
 
 
+def reason(one: Compiled, target: str = "sm_120") -> str:
+    """Why a tile is no configuration for the target, in a few words; "legal" where it is."""
+    if one.error:
+        return f"does not compile: {one.error}"
+    found = []
+    over = one.shared_bytes - target_of(target).shared_optin
+    if over > 0:
+        found.append(f"{over:,} B too much")
+    if one.spill_bytes:
+        found.append("spills")
+    return ", ".join(found or legal(one, target)) or "legal"
+
+
 def rows(compiled: Iterable[Compiled], target: str = "sm_120") -> pd.DataFrame:
     """One row a tile: its resources, the verdict, and the reason in words.
 
@@ -61,8 +75,7 @@ def rows(compiled: Iterable[Compiled], target: str = "sm_120") -> pd.DataFrame:
             "limiter": limits.get("limiter"),
             "verdict": _verdict(one, limits),
         }
-        reasons = legal(one, target)
-        table.append(row | {"reason": "; ".join(reasons) if reasons else "legal"})
+        table.append(row | {"reason": reason(one, target)})
     frame = pd.DataFrame(table)
     return frame.sort_values(["num_stages", "num_warps", "block_h", "block_t"], ignore_index=True)
 
@@ -98,7 +111,7 @@ def beside_budget(compiled: Iterable[Compiled]) -> pd.DataFrame:
     """Budget and compiler, tile by tile, with the difference by category.
 
     Returns:
-        block_h, block_t, num_warps, budget_bytes, shared_bytes, moves (words with their bytes), residual,
+        tile (in words), block_h, block_t, num_warps, budget_bytes, shared_bytes, moves (in words), residual,
         registers_low, registers_high, registers, registers_say.
     """
     table = []
@@ -108,12 +121,13 @@ def beside_budget(compiled: Iterable[Compiled]) -> pd.DataFrame:
         need = budget.tile_budget(one.block_h, one.block_t, one.num_warps, 1)
         picked, residual = explain_shared(need, one.shared_bytes)
         found = budget_compare.compare(need, one)
-        said = ", ".join(f"{name} {value:+,}" for name, value in picked.items())
+        said = ", ".join(f"{name} {value:+,}".replace("-", "\u2212") for name, value in picked.items())
         table.append(
             {
                 "block_h": one.block_h,
                 "block_t": one.block_t,
                 "num_warps": one.num_warps,
+                "tile": f"{one.block_h} × {one.block_t}, {one.num_warps}",
                 "budget_bytes": need.shared_bytes,
                 "shared_bytes": one.shared_bytes,
                 "moves": said or "none needed",
