@@ -15,6 +15,7 @@ from kernels.sparse_mla import plan as planning
 from kernels.sparse_mla import sparse_mla_decode
 
 EXPERIMENT = "batch_invariance"
+FIXED = "split_k_fixed"
 
 
 @np.errstate(divide="ignore", invalid="ignore")
@@ -84,15 +85,19 @@ def price(batches: Iterable[int] = (1, 8, 16, 64, 128), device=planning.RTX_PRO_
 
 
 def measure(profile: str) -> list[dict]:
-    """Rows: impl 'auto' as planned, impl 'split_k' with the batch-invariant number of splits."""
+    """Rows: impl 'split_k' as planned, impl 'split_k_fixed' with the batch-invariant number of splits."""
     batches = {"quick": (1, 16, 64), "full": (1, 4, 8, 16, 32, 64, 128)}[profile]
     device = planning.device_of(torch.empty(0, device="cuda"))
-    fixed = invariant(1, device=device)
-    points = []
+    rows = []
     for batch in batches:
-        points.append(Point("sparse_mla_decode", "auto", batch, tile_class="sm120"))
-        points.append(Point("sparse_mla_decode", "split_k", batch, tile_class="sm120", num_splits=fixed))
-    return experiments.measure_points(points)
+        for label, splits in (
+            ("split_k", planned(batch, device=device)),
+            (FIXED, invariant(batch, device=device)),
+        ):
+            shape = {"tile_class": "sm120"} | ({"num_splits": splits} if splits > 1 else {})
+            point = Point("sparse_mla_decode", "split_k" if splits > 1 else "mma", batch, **shape)
+            rows += [{**row, "impl": label} for row in experiments.measure_points([point])]
+    return rows
 
 
 experiments.register(EXPERIMENT, measure)

@@ -106,15 +106,33 @@ def grid_table(
 
 
 def in_words(table: pd.DataFrame) -> pd.DataFrame:
-    """`grid_table` with one row a batch and one text a policy, such as '6 splits, 192 blocks, 2 waves'."""
+    """`grid_table` with one row a batch and one text a policy: '6 → 192 (2)' is splits, blocks and waves."""
 
     def words(row) -> str:
-        waves_of = f"{row.waves} wave{'s' if row.waves > 1 else ''}"
-        splits = "" if row.policy == "unsplit" else f"{row.splits} split{'s' if row.splits > 1 else ''}, "
-        return f"{splits}{row.blocks} blocks, {waves_of}"
+        grid = f"{row.blocks} ({row.waves})"
+        return grid if row.policy == "unsplit" else f"{row.splits} → {grid}"
 
     texts = table.assign(text=[words(row) for row in table.itertuples()])
     return texts.pivot(index="batch", columns="policy", values="text").reset_index()
+
+
+def tuned_table(
+    batches: Iterable[int] = BATCHES, heads: int = 64, topk: int = 512, device=planning.RTX_PRO_6000
+) -> pd.DataFrame:
+    """Columns batch, block_h, block_t, splits, blocks: what the tuned rung `staged` takes within sm_120."""
+    rows = []
+    for batch in batches:
+        plan = planning.plan(batch, heads, topk, device=device, impl="staged", tile_class="sm120")
+        rows.append(
+            {
+                "batch": batch,
+                "block_h": plan.tile.block_h,
+                "block_t": plan.tile.block_t,
+                "splits": plan.num_splits,
+                "blocks": plan.blocks(batch, heads),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def blocks_grid(
