@@ -1,9 +1,9 @@
 """Captures a decode in a fresh process, changes everything in place, replays, compares every row.
 
-`python -m tests.sparse_mla.captured_graph IMPL` prints how many replays and rows were right, or fails. A warm-up
-of the captured shape comes first, as in an engine: it compiles and loads the kernels. What lies in the capture
-allocates nothing, waits for nothing and tunes nothing. `prepare` and `refill` hold no CUDA call of their own,
-so that their logic is tested without a GPU.
+`python -m tests.sparse_mla.captured_graph IMPL` prints how many replays and rows were right, or fails. A
+warm-up of the captured shape comes first, as in an engine: it compiles and loads the kernels. What lies in
+the capture allocates nothing, waits for nothing and tunes nothing. `prepare` and `refill` hold no CUDA call
+of their own, so that their logic is tested without a GPU.
 """
 
 import sys
@@ -29,7 +29,7 @@ def prepare(batch, heads, width, extra_width, device):
 
 
 def refill(case, lengths, seed):
-    """New queries, sinks, indices, patterns and lengths in the same memory; rows differ, a third are padding."""
+    """New queries, sinks, indices, patterns and lengths in the same memory; a third of the rows is padding."""
     batch, heads, _ = case.q.shape
     kinds = [(cases.PATTERNS[(row + seed) % 6], lengths[row % 2] if row % 3 else 0) for row in range(batch)]
     for side, rows in ((case.main, kinds), (case.extra, kinds[::-1])):

@@ -1,0 +1,19 @@
+"""The script for compute-sanitizer: its calls are right, interpreted, and it covers every kernel."""
+
+from kernels.sparse_mla import IMPLS
+from tests.gpu import sanitize
+
+
+def test_every_kernel_has_a_call():
+    names = [name for name, _ in (*sanitize.attention_calls("cuda"), *sanitize.indexer_calls("cuda"))]
+    assert len(set(names)) == len(names)
+    for impl in IMPLS:
+        assert any(name.startswith(f"sparse_mla {impl} ") for name in names)
+    assert any("indexer" in name for name in names)
+
+
+def test_it_runs_interpreted(capsys):
+    assert sanitize.main(["--device", "cpu", "--only", "mma offset 3 caches 2"]) == 1
+    assert sanitize.main(["--device", "cpu", "--only", "indexer short rows"]) == 2
+    assert sanitize.main(["--device", "cpu", "--only", "nothing of that name"]) == 0
+    assert "1 calls on cpu" in capsys.readouterr().out
