@@ -74,15 +74,38 @@ def issued_over_needed(compiled: Compiled) -> float:
     return counts.tensor_flops * (compiled.max_threads // 32) / (4 * 512 * loop_work(compiled))
 
 
+MEANING = {
+    "BAR": "all warps of the block meet",
+    "F2FP": "convert to a shorter float",
+    "FADD": "add, float32",
+    "FFMA": "multiply and add, float32",
+    "FMUL": "multiply, float32",
+    "HADD2": "widen a 16-bit float",
+    "HMMA": "multiply small matrices on a tensor core",
+    "I2F": "convert an integer to a float",
+    "IADD": "add integers",
+    "IMAD": "multiply and add integers",
+    "LDG": "load from global memory",
+    "LDS": "load from shared memory",
+    "LOP3": "combine bits",
+    "MOV": "copy a register",
+    "MUFU": "exponential, reciprocal and the like",
+    "PRMT": "rearrange bytes",
+    "SHF": "shift bits",
+    "SHFL": "exchange between lanes of a warp",
+    "STS": "store to shared memory",
+}
+
+
 def opcodes(compiled: Compiled, top: int = 8) -> pd.DataFrame:
-    """The main loop's most frequent opcodes: opcode, instructions, share; HMMA is always listed."""
+    """The main loop's most frequent opcodes: opcode, does, instructions, share; HMMA is always listed."""
     counts = compiled.main_loop.counts
     frequent = sorted(counts.opcodes.items(), key=lambda item: (-item[1], item[0]))[:top]
     if "HMMA" not in dict(frequent):
         frequent.append(("HMMA", counts.opcodes.get("HMMA", 0)))
     return pd.DataFrame(
-        [(name, number, number / counts.total) for name, number in frequent],
-        columns=["opcode", "instructions", "share"],
+        [(name, MEANING.get(name), number, number / counts.total) for name, number in frequent],
+        columns=["opcode", "does", "instructions", "share"],
     )
 
 
