@@ -144,6 +144,13 @@ def measured(**columns):
     return schema.frame([{"status": "ok", **row} for row in rows])
 
 
+def test_per_head_times_over_the_unsplit_grid():
+    rows = measured(batch=[1, 1, 16], num_splits=[1, 8, 1], median_us=[80.0, 60.0, 900.0])
+    found = per_head_split.over_whole(rows)
+    assert found.loc[1, 8] == 0.75 and found.loc[16, 1] == 1
+    assert per_head_split.over_whole(schema.frame([])).empty
+
+
 def test_padding_ratio():
     rows = measured(
         impl=["auto", "auto"], heads=[8, 64], batch=[1, 1], tile_class=["sm120"] * 2, median_us=[5.0, 20.0]

@@ -16,7 +16,6 @@ import torch
 from kernels.lab import experiments, roofline
 from kernels.lab.chapters.split_cases import Case, case, errors, reference
 from kernels.lab.experiments import Point
-from kernels.lab.experiments import sparse as building
 from kernels.sparse_mla import sparse_mla_decode
 
 EXPERIMENT = "per_head_split"
@@ -100,8 +99,19 @@ def measure(profile: str) -> list[dict]:
             rows.append(
                 {**row, "batch": row["batch"] // splits, "topk": row["topk"] * splits, "num_splits": splits}
             )
-    building.release()
     return rows
+
+
+def over_whole(rows: pd.DataFrame) -> pd.DataFrame:
+    """Time over the unsplit grid's at the same batch: rows are batches, columns numbers of splits; empty
+    without data.
+    """
+    rows = rows[rows["status"] == "ok"] if len(rows) else rows
+    if rows.empty:
+        return pd.DataFrame()
+    table = rows.pivot_table(index="batch", columns="num_splits", values="median_us")
+    table.index, table.columns = table.index.astype(int), table.columns.astype(int)
+    return table.div(table[1], axis=0) if 1 in table else pd.DataFrame()
 
 
 experiments.register(EXPERIMENT, measure)
