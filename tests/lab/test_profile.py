@@ -217,3 +217,40 @@ def test_the_command_counts_on_a_cpu(capsys):
     assert main(["step", "--context", "100", "--max-context", "50", "--device", "cpu"]) == 2
     assert "max_context: got 50" in capsys.readouterr().err
     assert torch.get_num_threads() >= 1
+
+
+def test_glue_by_function_adds_up(small):
+    functions = launch_count.by_function(small).set_index("function")
+    assert functions.loc["gates", "calls"] == 6 and functions.loc["prepare_query", "calls"] == 3
+    assert (functions["launches"] == functions["calls"] * functions["each"]).all()
+    fused = launch_count.by_function(small.at_stage("fused_glue"))
+    assert (fused["launches"] == fused["calls"]).all()
+    table = launch_count.by_stage(small, ("baseline", "split_k")).set_index("stage")
+    assert table.loc["split_k", "all"] - table.loc["baseline", "all"] == 3
+
+
+def test_measured_glue_is_summed_by_stage_and_batch():
+    from types import SimpleNamespace
+
+    row = dict(status="ok", max_context=1048576, batch=16, group="glue", kernel="k", launches=2, gpu_us=500.0)
+    rows = [row | {"stage": "bf16_gemm", "share": 0.1}, row | {"stage": "bf16_gemm", "share": 0.2}]
+    rows += [
+        row | {"stage": "fused_glue", "share": 0.1},
+        row | {"stage": "bf16_gemm", "group": "gemm", "share": 0.5},
+    ]
+    frame = schema.frame([{k: v for k, v in r.items()} for r in rows], "profile")
+    found = launch_count.measured_glue(SimpleNamespace(results=lambda name: (frame, "evidence")))
+    assert found.evidence == "evidence"
+    assert found.rows["launches"].tolist() == [4, 2] and found.rows["ms"].tolist() == [1.0, 0.5]
+    assert found.rows["share"].tolist() == pytest.approx([0.3, 0.1])
+
+
+def test_products_in_fp32_and_what_rounding_does():
+    from kernels.lab import fp32_products
+
+    sizes = fp32_products.sizes(decode_step.flash(), 16).set_index("product")
+    assert sizes.loc["hyper-connection", "count"] == 86
+    assert sizes.loc["hyper-connection", "kbytes"] == pytest.approx(24 * 16384 * 4 / 1e3)
+    assert (sizes["bf16_us"] < sizes["fp32_us"]).all()
+    errors = fp32_products.rounding(decode_step.tiny()).set_index("product")["error"]
+    assert errors["FP32"] < 1e-5 < errors.iloc[1] < errors.iloc[2] < 1e-2
