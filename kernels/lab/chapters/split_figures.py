@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import Normal, Stroke
 
 from kernels.lab.evidence import Evidence
 from kernels.lab.figures import heat_map, style
@@ -77,7 +79,6 @@ def split_map(
         y_label="batch (requests)",
         unit="time over the batch's best",
         fmt="{:.2f}",
-        log=True,
     )
     if len(timed):
         _outline(fig.axes[0], grid, marks)
@@ -85,17 +86,20 @@ def split_map(
 
 
 def _outline(ax, grid: pd.DataFrame, marks: dict[str, dict[int, int]]) -> None:
-    looks: Sequence[tuple[str, str, float]] = (("-", style.VERMILLION, 0.42), ("--", style.INK, 0.47))
+    looks: Sequence[tuple[str, str, float]] = (("-", style.ORANGE, 0.42), ("--", "white", 0.47))
+    columns = list(grid.columns)
     for order, ((policy, chosen), (dash, tint, half)) in enumerate(zip(marks.items(), looks, strict=False)):
         for batch, splits in chosen.items():
-            if batch in grid.index and splits in grid.columns:
-                row, column = list(grid.index).index(batch), list(grid.columns).index(splits)
-                ax.add_patch(
-                    Rectangle(
-                        (column - half, row - half), 2 * half, 2 * half,
-                        fill=False, edgecolor=tint, linestyle=dash, linewidth=2,
-                    )
-                )  # fmt: skip
+            if batch not in grid.index:
+                continue
+            row = list(grid.index).index(batch)
+            column = min(range(len(columns)), key=lambda i, s=splits: abs(math.log(columns[i] / s)))
+            corner = (column - half, row - half)
+            box = Rectangle(
+                corner, 2 * half, 2 * half, fill=False, edgecolor=tint, linestyle=dash, linewidth=2
+            )
+            box.set_path_effects([Stroke(linewidth=3.4, foreground=style.INK), Normal()])
+            ax.add_patch(box)
         ax.annotate(
             f"{'solid' if dash == '-' else 'dashed'}: {policy}",
             (0.32 * order, 1),
@@ -103,6 +107,6 @@ def _outline(ax, grid: pd.DataFrame, marks: dict[str, dict[int, int]]) -> None:
             xytext=(0, 5),
             textcoords="offset points",
             fontsize=9,
-            color=style.readable(tint),
+            color=style.INK,
             fontweight="bold",
         )
