@@ -10,8 +10,9 @@ pytestmark = pytest.mark.gpu
 SHAPE = dict(batch=4, context=1024, max_context=4096, device="cuda")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def on_gpu():
+    """A step and its recording, fresh for each test: a step writes its caches and moves its lengths."""
     step = decode_step.build("baseline", shapes=tiny(4), **SHAPE)
     return step, compare.record(step)
 
