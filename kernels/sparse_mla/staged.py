@@ -43,6 +43,8 @@ mov.b32 {$0, $1}, low;
 mov.b32 {$2, $3}, high;
 }
 """)
+# No address: far below any distance between two caches, and still in range when multiplied by UNIT
+ABSENT = gl.constexpr(-(1 << 58))
 _HALVES = gl.constexpr("mov.b32 {$0, $1}, $2;")
 _WAIT = gl.constexpr("griddepcontrol.wait; // dummy $0")
 _LAUNCH = gl.constexpr("griddepcontrol.launch_dependents; // dummy $0")
@@ -106,13 +108,14 @@ def locate(
 def fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT: gl.constexpr):
     """Write where each candidate of a segment lies and what masks its score; return its eight scale bytes.
 
-    Addresses are in units of UNIT bytes from `kv_ptr`, -1 where the candidate is absent.
+    Addresses are in units of UNIT bytes from `kv_ptr`, ABSENT where there is no candidate. They may be negative:
+    the extra cache can lie before the main one.
     """
     valid = slot >= 0
     scale_ptr = (kv_ptr + scale).to(gl.pointer_type(gl.int32))
     low = gl.load(scale_ptr, mask=valid, other=0)
     high = gl.load(scale_ptr + 1, mask=valid, other=0)
-    address_smem.store(gl.where(valid, token // UNIT, -1))
+    address_smem.store(gl.where(valid, token // UNIT, ABSENT))
     bias_smem.store(gl.where(valid, 0.0, -float("inf")))
     return (high.to(gl.int64) << 32) | (low.to(gl.int64) & 0xFFFFFFFF)
 
@@ -127,13 +130,13 @@ def fetch_tile(
     group = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, P3)))
     word = gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(1, P3)))
     row_ptr = (kv_ptr + address * UNIT).to(gl.pointer_type(gl.int32))
-    mask = (address >= 0)[:, None] & (group < 7)[None, :]
+    mask = (address != ABSENT)[:, None] & (group < 7)[None, :]
     columns = gl.expand_dims(gl.expand_dims(group, 0) * 16, 2) + gl.expand_dims(gl.expand_dims(word, 0), 1)
     nope = gl.load(gl.expand_dims(row_ptr[:, None], 2) + columns, mask=gl.expand_dims(mask, 2), other=0)
     address = rows.load(gl.SliceLayout(1, R2))
     row_ptr = (kv_ptr + address * UNIT).to(gl.pointer_type(gl.int32))
     word = 112 + gl.arange(0, 32, layout=gl.SliceLayout(0, R2))
-    rope = gl.load(row_ptr[:, None] + word[None, :], mask=(address >= 0)[:, None], other=0)
+    rope = gl.load(row_ptr[:, None] + word[None, :], mask=(address != ABSENT)[:, None], other=0)
     return nope, rope
 
 
