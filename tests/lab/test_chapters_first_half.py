@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
@@ -27,6 +28,12 @@ from kernels.lab.records import schema
 from kernels.sparse_mla import Tile
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open():
+    yield
+    plt.close("all")
 
 
 def _compiled(impl="mma", block_h=32, block_t=32, warps=8, shared=98_304, registers=225, spill=0, **classes):
