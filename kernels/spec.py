@@ -35,7 +35,9 @@ class KernelSpec:
     num_stages: int = 2
 
 
-def specialise(name: str, fn: Any, arguments: dict[str, Any], *, num_warps: int, num_stages: int) -> KernelSpec:
+def specialise(
+    name: str, fn: Any, arguments: dict[str, Any], *, num_warps: int, num_stages: int
+) -> KernelSpec:
     """The specialisation that launching `fn` with `arguments` would compile.
 
     Triton's launcher turns an integer 1 and an absent pointer into constants, marks addresses and integers that

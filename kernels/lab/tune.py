@@ -31,7 +31,10 @@ def split_counts(batch: int, heads: int, candidates: int, tile, sm_count: int) -
     """Splits worth timing: about one and two blocks a multiprocessor, never more than there are tiles."""
     groups, tiles = -(-heads // tile[0]), -(-candidates // tile[1])
     full = sm_count / (batch * groups)
-    wanted = {1 << max(0, round(exponent)) for exponent in _exponents(full)} | {max(1, round(full)), max(1, int(full))}
+    wanted = {1 << max(0, round(exponent)) for exponent in _exponents(full)} | {
+        max(1, round(full)),
+        max(1, int(full)),
+    }
     return sorted({min(split, tiles, MOST_SPLITS) for split in wanted})
 
 
@@ -65,12 +68,16 @@ def _compile(task) -> str | None:
     return None
 
 
-def tune(device_classes=("sm120", "sm90"), heads=HEADS, candidates=CANDIDATES, batches=BATCHES, samples: int = 9):
+def tune(
+    device_classes=("sm120", "sm90"), heads=HEADS, candidates=CANDIDATES, batches=BATCHES, samples: int = 9
+):
     """Time every point and return (rows of the table, all timings). Prints a line a row."""
     import torch
 
     sm_count = torch.cuda.get_device_properties(0).multi_processor_count
-    tasks = [(t, h, s) for t in {t for name in device_classes for t in TILES[name]} for h in heads for s in (1, 2)]
+    tasks = [
+        (t, h, s) for t in {t for name in device_classes for t in TILES[name]} for h in heads for s in (1, 2)
+    ]
     with multiprocessing.get_context("spawn").Pool(min(14, os.cpu_count() or 1)) as pool:
         for problem in filter(None, pool.map(_compile, tasks, chunksize=1)):
             print("left out:", problem)
@@ -93,7 +100,10 @@ def tune(device_classes=("sm120", "sm90"), heads=HEADS, candidates=CANDIDATES, b
         best_us, best = found[0]
         timings += [{**row_of(name, p), "us": round(us, 2)} for us, p in found]
         rows.append(row_of(name, best))
-        print(f"{name} H={count} K={width} B={batch}: {best_us:.2f} us with {best.tile}, {best.num_splits} splits", flush=True)
+        print(
+            f"{name} H={count} K={width} B={batch}: {best_us:.2f} us with {best.tile}, {best.num_splits} splits",
+            flush=True,
+        )
     return rows, timings
 
 

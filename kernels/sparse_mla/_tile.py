@@ -57,7 +57,7 @@ def fetch_slots(
     indices_ptr, extra_indices_ptr, tile, last, tiles, length, extra_length,
     HAS_EXTRA: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """Slots of a tile's candidates, int32 [BLOCK_T]; negative where absent. Tiles from `tiles` on are the extra cache's."""
+    """Slots of a tile's candidates, int32 [BLOCK_T], negative where absent; from tile `tiles` on, the extra cache's."""
     if HAS_EXTRA:
         extra = tile >= tiles
         position = tl.where(extra, tile - tiles, tile) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -141,7 +141,9 @@ def attend(
 
     Returns the four column blocks of the weighted sum, and the running maximum (base 2) and sum of weights.
     """
-    slot = fetch_slots(indices_ptr, extra_indices_ptr, first, last, tiles, length, extra_length, HAS_EXTRA, BLOCK_T)
+    slot = fetch_slots(
+        indices_ptr, extra_indices_ptr, first, last, tiles, length, extra_length, HAS_EXTRA, BLOCK_T
+    )
     next_slot = fetch_slots(
         indices_ptr, extra_indices_ptr, first + 1, last, tiles, length, extra_length, HAS_EXTRA, BLOCK_T
     )
@@ -203,9 +205,15 @@ def store_blocks(ptr, head, heads, stride_head, acc_a, acc_b, acc_c, acc_r, fact
     mask = head[:, None] < heads
     factor = factor[:, None]
     tl.store(row + tl.arange(0, 256)[None, :], convert(acc_a * factor, ptr.dtype.element_ty), mask=mask)
-    tl.store(row + (256 + tl.arange(0, 128))[None, :], convert(acc_b * factor, ptr.dtype.element_ty), mask=mask)
-    tl.store(row + (384 + tl.arange(0, 64))[None, :], convert(acc_c * factor, ptr.dtype.element_ty), mask=mask)
-    tl.store(row + (448 + tl.arange(0, 64))[None, :], convert(acc_r * factor, ptr.dtype.element_ty), mask=mask)
+    tl.store(
+        row + (256 + tl.arange(0, 128))[None, :], convert(acc_b * factor, ptr.dtype.element_ty), mask=mask
+    )
+    tl.store(
+        row + (384 + tl.arange(0, 64))[None, :], convert(acc_c * factor, ptr.dtype.element_ty), mask=mask
+    )
+    tl.store(
+        row + (448 + tl.arange(0, 64))[None, :], convert(acc_r * factor, ptr.dtype.element_ty), mask=mask
+    )
 
 
 @triton.jit

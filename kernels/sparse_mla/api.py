@@ -55,7 +55,11 @@ def why_not_staged(inputs) -> str | None:
 def _check_num_splits(num_splits, impl: str) -> None:
     if num_splits is None:
         return
-    if isinstance(num_splits, bool) or not isinstance(num_splits, int) or not 1 <= num_splits <= planning.MAX_SPLITS:
+    if (
+        isinstance(num_splits, bool)
+        or not isinstance(num_splits, int)
+        or not 1 <= num_splits <= planning.MAX_SPLITS
+    ):
         reject("num_splits", repr(num_splits), f"None or an integer from 1 to {planning.MAX_SPLITS}")
     if impl not in ("auto", *planning.SPLITTING):
         reject("num_splits", f"{num_splits} with impl={impl!r}", "None for a rung that does not split")
@@ -73,10 +77,28 @@ def _check_plan(plan) -> Plan:
     return plan
 
 
-def sparse_mla_decode(q, kv_cache, indices, topk_length=None, *, softmax_scale=HEAD_DIM**-0.5, attn_sink=None,
-                      extra_kv_cache=None, extra_indices=None, extra_topk_length=None, impl="auto", num_splits=None,
-                      plan: Plan | None = None, tile_class="native", batch_invariant=False,
-                      scratch_dtype=torch.bfloat16, workspace=None, validate=False, out=None, lse=None):
+def sparse_mla_decode(
+    q,
+    kv_cache,
+    indices,
+    topk_length=None,
+    *,
+    softmax_scale=HEAD_DIM**-0.5,
+    attn_sink=None,
+    extra_kv_cache=None,
+    extra_indices=None,
+    extra_topk_length=None,
+    impl="auto",
+    num_splits=None,
+    plan: Plan | None = None,
+    tile_class="native",
+    batch_invariant=False,
+    scratch_dtype=torch.bfloat16,
+    workspace=None,
+    validate=False,
+    out=None,
+    lse=None,
+):
     """Decode attention of every head over the row's selected cache entries: one softmax over both caches.
 
     A candidate counts when its slot is not negative and its position is before the row's length; the memory of
@@ -108,8 +130,17 @@ def sparse_mla_decode(q, kv_cache, indices, topk_length=None, *, softmax_scale=H
 
     The contract is FlashMLA's (deepseek-ai/FlashMLA, flash_mla_interface.py).
     """
-    inputs = check_inputs(q, kv_cache, indices, topk_length, softmax_scale, attn_sink, extra_kv_cache, extra_indices,
-                          extra_topk_length)
+    inputs = check_inputs(
+        q,
+        kv_cache,
+        indices,
+        topk_length,
+        softmax_scale,
+        attn_sink,
+        extra_kv_cache,
+        extra_indices,
+        extra_topk_length,
+    )
     batch, heads, _ = inputs.q.shape
     impl = _choose_impl(impl)
     _check_num_splits(num_splits, impl)
@@ -145,9 +176,19 @@ def sparse_mla_decode(q, kv_cache, indices, topk_length=None, *, softmax_scale=H
     return out, lse
 
 
-def workspace_bytes(batch: int, heads: int, topk: int, extra_topk: int = 0, *, device=None, impl="auto",
-                    num_splits: int | None = None, tile_class="native", batch_invariant=False,
-                    scratch_dtype=torch.bfloat16) -> int:
+def workspace_bytes(
+    batch: int,
+    heads: int,
+    topk: int,
+    extra_topk: int = 0,
+    *,
+    device=None,
+    impl="auto",
+    num_splits: int | None = None,
+    tile_class="native",
+    batch_invariant=False,
+    scratch_dtype=torch.bfloat16,
+) -> int:
     """Scratch bytes that `sparse_mla_decode` needs for a shape on a device; 0 where it does not split.
 
     Args:
@@ -163,7 +204,9 @@ def workspace_bytes(batch: int, heads: int, topk: int, extra_topk: int = 0, *, d
     plans = []
     for can_stage in (False, True) if target is not planning.RTX_PRO_6000 else (False,):
         if batch_invariant:
-            plans.append(planning.batch_invariant_plan(heads, topk, extra_topk, can_stage=can_stage, **options))
+            plans.append(
+                planning.batch_invariant_plan(heads, topk, extra_topk, can_stage=can_stage, **options)
+            )
         else:
             plans.append(planning.plan(max(batch, 1), heads, topk, extra_topk, num_splits=num_splits,
                                        can_stage=can_stage, **options))  # fmt: skip

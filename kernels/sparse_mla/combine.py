@@ -39,7 +39,9 @@ def combine_kernel(
     acc = tl.zeros((512,), tl.float32)
     for start in range(0, num_splits, CHUNK_S):
         source = start + tl.arange(0, CHUNK_S)
-        lse = tl.load(partial_lse_ptr + (first + source) * heads + head, mask=source < num_splits, other=-float("inf"))
+        lse = tl.load(
+            partial_lse_ptr + (first + source) * heads + head, mask=source < num_splits, other=-float("inf")
+        )
         rows = ((first + source) * heads + head) * 512
         present = (lse > -float("inf"))[:, None]
         partial = tl.load(partial_out_ptr + rows[:, None] + column[None, :], mask=present, other=0.0)

@@ -155,8 +155,14 @@ def _start(kernel, grid, arguments, plan: Plan, overlap: bool = False) -> None:
     kernel[grid](**arguments, num_warps=plan.tile.num_warps, num_stages=plan.tile.num_stages, **options)
 
 
-def run(inputs: Inputs, plan: Plan, out: torch.Tensor, lse: torch.Tensor, workspace: torch.Tensor | None,
-        scratch_dtype: torch.dtype) -> None:
+def run(
+    inputs: Inputs,
+    plan: Plan,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    workspace: torch.Tensor | None,
+    scratch_dtype: torch.dtype,
+) -> None:
     """Launch the plan's kernels. `workspace` is uint8 scratch for split-K, of `plan.workspace_bytes`."""
     batch, heads, _ = inputs.q.shape
     grid = (batch, -(-heads // plan.tile.block_h), plan.num_splits)

@@ -43,11 +43,16 @@ def view_pages(storage: torch.Tensor, num_pages: int, page_size: int, page_strid
     end = offset + (num_pages - 1) * page_stride + used
     if num_pages and end > storage.numel():
         raise ValueError(f"storage: holds {storage.numel()} bytes, the last page ends at byte {end}")
-    return storage.as_strided((num_pages, page_size, 1, ENTRY_BYTES), (page_stride, ENTRY_BYTES, ENTRY_BYTES, 1),
-                              storage.storage_offset() + offset)
+    return storage.as_strided(
+        (num_pages, page_size, 1, ENTRY_BYTES),
+        (page_stride, ENTRY_BYTES, ENTRY_BYTES, 1),
+        storage.storage_offset() + offset,
+    )
 
 
-def allocate_cache(num_pages: int, page_size: int, *, page_stride: int | None = None, device="cpu", fill: int = 0):
+def allocate_cache(
+    num_pages: int, page_size: int, *, page_stride: int | None = None, device="cpu", fill: int = 0
+):
     """A cache of `num_pages` pages, every byte set to `fill`; uint8 `[num_pages, page_size, 1, 584]`.
 
     `page_stride` is in bytes and defaults to the padded stride. The last page ends where the storage ends.
@@ -68,8 +73,11 @@ def scale_rows(cache: torch.Tensor) -> torch.Tensor:
     """The scale bytes of every page, uint8 `[num_pages, P, 8]`, sharing memory with `cache`."""
     raw = cache.view(torch.uint8)
     page_size = raw.shape[1]
-    return raw.as_strided((raw.shape[0], page_size, SCALE_BYTES), (raw.stride(0), SCALE_BYTES, 1),
-                          raw.storage_offset() + TOKEN_BYTES * page_size)
+    return raw.as_strided(
+        (raw.shape[0], page_size, SCALE_BYTES),
+        (raw.stride(0), SCALE_BYTES, 1),
+        raw.storage_offset() + TOKEN_BYTES * page_size,
+    )
 
 
 def scale_exponents(amax: torch.Tensor) -> torch.Tensor:

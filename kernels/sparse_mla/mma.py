@@ -39,5 +39,7 @@ def mma_kernel(
     )  # fmt: skip
 
     factor, lse = normalise(m, total, sink_weight(sink_ptr, head, heads, m, HAS_SINK))
-    store_blocks(out_ptr + row * stride_out_row, head, heads, stride_out_head, acc_a, acc_b, acc_c, acc_r, factor)
+    store_blocks(
+        out_ptr + row * stride_out_row, head, heads, stride_out_head, acc_a, acc_b, acc_c, acc_r, factor
+    )
     tl.store(lse_ptr + row * stride_lse_row + head, lse, mask=head < heads)

@@ -71,5 +71,14 @@ def per_head_kernel(
                 q_nope, q_rope, acc_nope, acc_rope, m, total, cache_ptr, row_indices_ptr, length, width,
                 page_stride, scale_log2, PAGE_SIZE if source == 0 else EXTRA_PAGE_SIZE, ALIGNED, BLOCK_T,
             )  # fmt: skip
-    store_row(out_ptr + row * stride_out_row + head * stride_out_head, lse_ptr + row * stride_lse_row + head,
-              sink_ptr, head, acc_nope, acc_rope, m, total, HAS_SINK)
+    store_row(
+        out_ptr + row * stride_out_row + head * stride_out_head,
+        lse_ptr + row * stride_lse_row + head,
+        sink_ptr,
+        head,
+        acc_nope,
+        acc_rope,
+        m,
+        total,
+        HAS_SINK,
+    )

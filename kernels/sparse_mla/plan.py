@@ -76,9 +76,19 @@ def default_num_splits(batch: int, head_groups: int, tiles: int, sm_count: int) 
     return max(1, min(MAX_SPLITS, tiles, sm_count // (batch * head_groups)))
 
 
-def plan(batch: int, heads: int, topk: int, extra_topk: int = 0, *, device: Device = RTX_PRO_6000,
-         impl: str = "auto", policy: str = "default", tile_class: str = "native",
-         num_splits: int | None = None, can_stage: bool = True) -> Plan:
+def plan(
+    batch: int,
+    heads: int,
+    topk: int,
+    extra_topk: int = 0,
+    *,
+    device: Device = RTX_PRO_6000,
+    impl: str = "auto",
+    policy: str = "default",
+    tile_class: str = "native",
+    num_splits: int | None = None,
+    can_stage: bool = True,
+) -> Plan:
     """Choose how to run a shape.
 
     Args:
@@ -119,17 +129,29 @@ def plan(batch: int, heads: int, topk: int, extra_topk: int = 0, *, device: Devi
     return Plan(impl, tile, splits)
 
 
-def batch_invariant_plan(heads: int, topk: int, extra_topk: int = 0, *, device: Device = RTX_PRO_6000,
-                         impl: str = "auto", tile_class: str = "native", can_stage: bool = True) -> Plan:
+def batch_invariant_plan(
+    heads: int,
+    topk: int,
+    extra_topk: int = 0,
+    *,
+    device: Device = RTX_PRO_6000,
+    impl: str = "auto",
+    tile_class: str = "native",
+    can_stage: bool = True,
+) -> Plan:
     """A plan that does not look at the batch, so that a row's bits do not depend on its neighbours.
 
     It splits as if the batch were 8: small batches leave multiprocessors idle and large ones write more partial
     outputs than they need. The chapter on split-K measures the price.
     """
-    return plan(8, heads, topk, extra_topk, device=device, impl=impl, tile_class=tile_class, can_stage=can_stage)
+    return plan(
+        8, heads, topk, extra_topk, device=device, impl=impl, tile_class=tile_class, can_stage=can_stage
+    )
 
 
-def workspace_bytes(batch: int, heads: int, num_splits: int, scratch_dtype: torch.dtype = torch.bfloat16) -> int:
+def workspace_bytes(
+    batch: int, heads: int, num_splits: int, scratch_dtype: torch.dtype = torch.bfloat16
+) -> int:
     """Bytes of scratch that a split-K call of this shape needs: partial outputs, then partial LSEs."""
     rows = batch * heads * num_splits
     return rows * 512 * scratch_dtype.itemsize + rows * 4

@@ -11,8 +11,18 @@ def valid_slots(indices: torch.Tensor, length: int | None) -> torch.Tensor:
     return head[head >= 0]
 
 
-def sparse_mla_decode_reference(q, kv_cache, indices, topk_length=None, *, softmax_scale=HEAD_DIM**-0.5,
-                                attn_sink=None, extra_kv_cache=None, extra_indices=None, extra_topk_length=None):
+def sparse_mla_decode_reference(
+    q,
+    kv_cache,
+    indices,
+    topk_length=None,
+    *,
+    softmax_scale=HEAD_DIM**-0.5,
+    attn_sink=None,
+    extra_kv_cache=None,
+    extra_indices=None,
+    extra_topk_length=None,
+):
     """Attention of each row of `q` over its own selected cache entries, one softmax over both caches.
 
     Only entries that count are read, so the rest of the cache may hold anything.

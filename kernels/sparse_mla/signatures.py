@@ -1,8 +1,7 @@
-"""The specialisation that a launch would compile, for any plan, without a device: what `kernels.lab.compile` asks for."""
+"""The specialisation that a launch would compile, for any plan, without a device, as `kernels.lab.compile` asks."""
 
 import torch
 
-from kernels.spec import KernelSpec, specialise
 from kernels.sparse_mla import launch
 from kernels.sparse_mla.combine import combine_kernel
 from kernels.sparse_mla.layout import ENTRY_BYTES, padded_page_stride
@@ -10,6 +9,7 @@ from kernels.sparse_mla.plan import Plan
 from kernels.sparse_mla.split_k import split_k_kernel
 from kernels.sparse_mla.tiles import Tile
 from kernels.sparse_mla.validate import Candidates, Inputs
+from kernels.spec import KernelSpec, specialise
 
 
 def _candidates(batch: int, topk: int, page_size: int, has_length: bool) -> Candidates:
@@ -17,12 +17,26 @@ def _candidates(batch: int, topk: int, page_size: int, has_length: bool) -> Cand
     cache = torch.empty_strided((2, page_size, 1, ENTRY_BYTES), (stride, ENTRY_BYTES, ENTRY_BYTES, 1),
                                 dtype=torch.uint8, device="meta")  # fmt: skip
     indices = torch.empty(batch, topk, dtype=torch.int32, device="meta")
-    return Candidates(cache, indices, torch.empty(batch, dtype=torch.int32, device="meta") if has_length else None)
+    return Candidates(
+        cache, indices, torch.empty(batch, dtype=torch.int32, device="meta") if has_length else None
+    )
 
 
-def signature(impl: str, tile: Tile, *, heads: int = 64, topk: int = 512, page_size: int = 64, has_length: bool = False,
-              extra_topk: int = 0, extra_page_size: int = 64, has_sink: bool = True, num_splits: int = 8,
-              scratch_dtype: torch.dtype = torch.bfloat16, overlap: bool = True) -> KernelSpec:
+def signature(
+    impl: str,
+    tile: Tile,
+    *,
+    heads: int = 64,
+    topk: int = 512,
+    page_size: int = 64,
+    has_length: bool = False,
+    extra_topk: int = 0,
+    extra_page_size: int = 64,
+    has_sink: bool = True,
+    num_splits: int = 8,
+    scratch_dtype: torch.dtype = torch.bfloat16,
+    overlap: bool = True,
+) -> KernelSpec:
     """The `KernelSpec` of a rung ("serial", "simt", "mma", "split_k", "staged", or "combine") with a tile.
 
     Raises:
@@ -41,7 +55,10 @@ def signature(impl: str, tile: Tile, *, heads: int = 64, topk: int = 512, page_s
         return specialise("combine", combine_kernel, arguments, num_warps=launch.COMBINE_WARPS, num_stages=1)
     plan = Plan(impl, tile, num_splits)
     if impl == "split_k":
-        kernel, arguments = split_k_kernel, launch.split_k_arguments(inputs, plan, partial_out, partial_lse, overlap)
+        kernel, arguments = (
+            split_k_kernel,
+            launch.split_k_arguments(inputs, plan, partial_out, partial_lse, overlap),
+        )
     elif impl == "staged":
         from kernels.sparse_mla.staged import staged_kernel as kernel
 
@@ -49,5 +66,7 @@ def signature(impl: str, tile: Tile, *, heads: int = 64, topk: int = 512, page_s
     elif impl in ("serial", "simt", "mma"):
         kernel, arguments = launch.attention_arguments(inputs, plan, out, lse)
     else:
-        raise ValueError(f"impl: got {impl!r}, accepted are 'serial', 'simt', 'mma', 'split_k', 'staged' and 'combine'")
+        raise ValueError(
+            f"impl: got {impl!r}, accepted are 'serial', 'simt', 'mma', 'split_k', 'staged' and 'combine'"
+        )
     return specialise(impl, kernel, arguments, num_warps=tile.num_warps, num_stages=tile.num_stages)

@@ -22,7 +22,9 @@ def attend_tiles(
         position = start + tl.arange(0, BLOCK_T)
         slot = tl.load(indices_ptr + position, mask=position < length, other=-1)
         valid = slot >= 0
-        nope, rope = load_tokens(cache_ptr, slot, valid, page_stride, PAGE_SIZE, ALIGNED)  # [BLOCK_T, 512], [.., 64]
+        nope, rope = load_tokens(
+            cache_ptr, slot, valid, page_stride, PAGE_SIZE, ALIGNED
+        )  # [BLOCK_T, 512], [.., 64]
         scores = tl.sum(nope * q_nope[None, :], 1) + tl.sum(rope * q_rope[None, :], 1)  # [BLOCK_T]
         scores = tl.where(valid, scores * scale_log2, -float("inf"))
         m_new = tl.maximum(m, tl.max(scores, 0))

@@ -284,7 +284,9 @@ def staged_kernel(
         nope, rope = fetch_tile(addresses, kv_ptr, (i + 1) % TILES, UNIT, BLOCK_T, P3, R2)
         if WGMMA:
             fence_async_shared()
-            product_token = warpgroup_mma(q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True)
+            product_token = warpgroup_mma(
+                q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True
+            )
             product, acc_value = warpgroup_mma_wait(0, deps=[product_token, acc])
         else:
             product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)

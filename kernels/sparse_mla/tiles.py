@@ -62,7 +62,8 @@ def choices() -> tuple[Choice, ...]:
     """Every row of the table, in the order of the file."""
     rows = json.loads(TABLE.read_text())["staged"]
     return tuple(
-        Choice(r["device_class"], r["heads"], r["candidates"], r["batch"], Tile(*r["tile"]), r["num_splits"]) for r in rows
+        Choice(r["device_class"], r["heads"], r["candidates"], r["batch"], Tile(*r["tile"]), r["num_splits"])
+        for r in rows
     )
 
 

@@ -137,8 +137,17 @@ def check_candidates(prefix, cache, indices, length, batch, device) -> Candidate
     return Candidates(cache, indices, length)
 
 
-def check_inputs(q, kv_cache, indices, topk_length, softmax_scale, attn_sink, extra_kv_cache, extra_indices,
-                 extra_topk_length) -> Inputs:
+def check_inputs(
+    q,
+    kv_cache,
+    indices,
+    topk_length,
+    softmax_scale,
+    attn_sink,
+    extra_kv_cache,
+    extra_indices,
+    extra_topk_length,
+) -> Inputs:
     """Every tensor argument of the operator, checked and brought to one shape."""
     q = check_query(q)
     batch, heads, _ = q.shape
@@ -208,5 +217,8 @@ def check_slots(name: str, candidates: Candidates) -> None:
     outside = (counts & (indices >= capacity)).nonzero()
     if outside.numel():
         row, position = outside[0].tolist()
-        reject(name, f"slot {int(indices[row, position])} at row {row}, position {position}",
-               f"slots below {capacity} ({candidates.cache.shape[0]} pages of {candidates.page_size})")
+        reject(
+            name,
+            f"slot {int(indices[row, position])} at row {row}, position {position}",
+            f"slots below {capacity} ({candidates.cache.shape[0]} pages of {candidates.page_size})",
+        )

@@ -10,7 +10,9 @@ def add_arguments(parser) -> None:
     parser.add_argument("--heads", type=int, nargs="+", default=None)
     parser.add_argument("--candidates", type=int, nargs="+", default=None)
     parser.add_argument("--batches", type=int, nargs="+", default=None)
-    parser.add_argument("--output", type=Path, default=None, help="where to write the table; the package's by default")
+    parser.add_argument(
+        "--output", type=Path, default=None, help="where to write the table; the package's by default"
+    )
     parser.add_argument("--timings", type=Path, default=None, help="also write every timing, as JSON lines")
 
 
@@ -22,7 +24,11 @@ def run(arguments) -> int:
     if not torch.cuda.is_available():
         print("tune: needs a CUDA device")
         return 2
-    wanted = {name: tuple(value) for name in ("heads", "candidates", "batches") if (value := getattr(arguments, name))}
+    wanted = {
+        name: tuple(value)
+        for name in ("heads", "candidates", "batches")
+        if (value := getattr(arguments, name))
+    }
     rows, timings = tune.tune(**wanted)
     tune.write(rows, arguments.output or tune.TABLE)
     if arguments.timings:
