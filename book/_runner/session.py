@@ -33,7 +33,8 @@ class Session:
         self.options = options
         self.progress = Progress()
         self.started = datetime.datetime.now(datetime.UTC)
-        self.run_id = self.started.strftime("%Y%m%dT%H%M%SZ")
+        # A run that was begun elsewhere (python -m kernels.lab measure) is gone on with
+        self.run_id = os.environ.get("BOOK_RUN_ID") or self.started.strftime("%Y%m%dT%H%M%SZ")
         self.chapters = select(book.chapters, list(options.only))
         self.device = device.resolve(options.device)
         self.versions = device.versions()

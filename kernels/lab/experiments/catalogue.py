@@ -45,13 +45,12 @@ def ladder(profile: str) -> list[Point]:
 
 
 def split_sweep(profile: str) -> list[Point]:
-    """Split-K's time over batch and splits; the campaign's tiles, and in the full profile the native ones."""
-    splits = {"quick": (1, 2, 4, 8, 16), "full": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)}[profile]
-    batches = {"quick": (1, 16, 64), "full": (1, 2, 4, 8, 16, 32, 64)}[profile]
-    classes = {"quick": ("sm120",), "full": ("sm120", "native")}[profile]
+    """Split-K's time over batch and splits, with tiles that are legal on sm_120."""
+    splits = {"quick": (1, 2, 4, 8, 16), "full": (1, 2, 3, 4, 6, 8, 16, 32)}[profile]
+    batches = {"quick": (1, 16, 64), "full": (1, 4, 16, 32, 64)}[profile]
     return [
-        Point(SPARSE, "split_k", batch, num_splits=split, tile_class=kind)
-        for kind, batch, split in product(classes, batches, splits)
+        Point(SPARSE, "split_k", batch, num_splits=split, tile_class="sm120")
+        for batch, split in product(batches, splits)
     ]
 
 
@@ -75,7 +74,7 @@ def topk_width(profile: str) -> list[Point]:
 
 def heads(profile: str) -> list[Point]:
     """Tensor-parallel ranks: fewer heads a call."""
-    batches = {"quick": (1, 64), "full": (1, 8, 64, 128)}[profile]
+    batches = {"quick": (1, 64), "full": (1, 16, 64)}[profile]
     return [
         point for batch, count in product(batches, (8, 16, 32, 64)) for point in _trio(batch, heads=count)
     ]
