@@ -61,7 +61,7 @@ def attention_calls(device):
 
 
 def indexer_calls(device):
-    """(name, call) for the indexer's kernels: logits with their tail, top-k of short rows and of sliced ones."""
+    """(name, call) for the indexer: logits with their tail, top-k of short rows and of sliced ones."""
     import torch
 
     from kernels.indexer import indexer_logits, indexer_topk, topk_reference

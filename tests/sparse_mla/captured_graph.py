@@ -29,7 +29,7 @@ def prepare(batch, heads, width, extra_width, device):
 
 
 def refill(case, lengths, seed):
-    """New queries, sinks, indices, patterns and lengths in the same memory; a third of the rows is padding."""
+    """New queries, sinks, indices, lengths in the same memory; a third of the rows is padding."""
     batch, heads, _ = case.q.shape
     kinds = [(cases.PATTERNS[(row + seed) % 6], lengths[row % 2] if row % 3 else 0) for row in range(batch)]
     for side, rows in ((case.main, kinds), (case.extra, kinds[::-1])):

@@ -143,7 +143,7 @@ def _kernel_seconds(point: dict) -> float:
     return groups * bytewise * (0.04 * splits + 0.06 * tiles) + point["heads"] * 0.006
 
 
-def cpu_points(limit: float = 0.55) -> tuple[list[dict], list[tuple]]:
+def cpu_points(limit: float = 0.42) -> tuple[list[dict], list[tuple]]:
     """A pairwise cover of the matrix for the interpreter, and the pairs that cost over `limit` seconds."""
     # 64 splits are 64 programs a row: the combine's own test has them. "auto" stands for planned splits.
     every = routes(cases.interpretable_impls())

@@ -11,7 +11,7 @@ from tests.sparse_mla import cases
 every_impl = pytest.mark.parametrize("impl", cases.interpretable_impls())
 
 
-def a_case(rows=(("dense", "K"), ("last", 9)), width=21, heads=2, device="cpu", **options):
+def a_case(rows=(("dense", "K"), ("last", 9)), width=11, heads=2, device="cpu", **options):
     cache = cases.make_cache(53, 40, device=device, **options)
     side = cases.make_side(cache, rows, width, 16)
     return cases.Case(cases.make_query(len(rows), heads, device=device), side)
@@ -39,7 +39,7 @@ def test_a_named_rung_serves_the_call(impl, launched, monkeypatch):
 def test_the_environment_chooses_where_the_caller_does_not(impl, launched, monkeypatch):
     monkeypatch.setenv("SPARSE_MLA_IMPL", impl)
     case = a_case()
-    scratch = torch.empty(workspace_bytes(2, 2, 21), dtype=torch.uint8)
+    scratch = torch.empty(workspace_bytes(2, 2, 11), dtype=torch.uint8)
     sparse_mla_decode(**case.arguments, workspace=scratch)
     assert [plan.impl for plan in launched] == [impl]
 
@@ -47,11 +47,11 @@ def test_the_environment_chooses_where_the_caller_does_not(impl, launched, monke
 def test_auto_follows_the_plan(launched):
     case = a_case()
     sparse_mla_decode(**case.arguments)
-    assert launched == [planning.plan(2, 2, 21, can_stage=False)]
+    assert launched == [planning.plan(2, 2, 11, can_stage=False)]
     sparse_mla_decode(**case.arguments, num_splits=3)
     assert (launched[-1].impl, launched[-1].num_splits) == ("split_k", 3)
     sparse_mla_decode(**case.arguments, tile_class="sm120", batch_invariant=True)
-    assert launched[-1] == planning.batch_invariant_plan(2, 21, can_stage=False)
+    assert launched[-1] == planning.batch_invariant_plan(2, 11, can_stage=False)
 
 
 @every_impl
@@ -127,7 +127,7 @@ def test_validate_passes_what_is_right(impl):
 def test_scratch_after_a_larger_call(impl, tally):
     """Stale, finite partials of a call with more splits must not be merged into one with fewer."""
     tally("scratch that nobody wrote")
-    case = a_case(rows=(("dense", "K"), ("none", "K"), ("dense", 1)), width=70)
+    case = a_case(rows=(("dense", "K"), ("none", "K"), ("dense", 1)), width=40)
     options = {"num_splits": 5} if impl == "split_k" else {}
     scratch = torch.full((cases.needed_workspace(case, impl, **options) + 64,), 0x41, dtype=torch.uint8)
     sparse_mla_decode(**case.arguments, impl=impl, workspace=scratch, **options)

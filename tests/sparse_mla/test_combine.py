@@ -120,6 +120,8 @@ SPLIT_LENGTHS = (0, 1, 15, 16, 17, 65)
 def test_splits_agree_on_every_length(splits, device, tally):
     """Fewer tiles than splits is ordinary traffic: a C128 cache of one entry, and that one absent."""
     lengths = SPLIT_LENGTHS
+    if device == "cpu" and splits == 64:
+        pytest.skip("64 programs a row: on a GPU; interpreted, the merge of 64 is tested alone")
     if device == "cpu":
         lengths = {1: SPLIT_LENGTHS, 2: (0, 1, 17, 65), 7: (1, 65)}.get(splits, (17,))
     tally("lengths x splits x caches", len(lengths))

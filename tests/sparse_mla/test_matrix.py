@@ -94,3 +94,25 @@ def test_the_whole_matrix(tmp_path, tally):
     print(f"{calls} calls in {parts} processes, {max(seconds):.0f} s")
     assert calls == len(matrix.gpu_points())
     assert not failures, "\n".join(f"{f['class']}: {f['point']}: {f['found']}" for f in failures[:20])
+
+
+def test_a_worker_counts_and_records_failures(tmp_path, monkeypatch):
+    """The worker of the GPU's test, interpreted: one right call, one with a finding, one that raises."""
+    points = [matrix.DEFAULTS | {"route": ("mma", None), "width": width, "heads": 1} for width in (3, 5, 7)]
+    entries = [("small", point, (("dense", "K"), ("none", 1))) for point in points]
+    run = matrix.run
+
+    def broken(point, rows, **options):
+        if point["width"] == 7:
+            raise RuntimeError("launch failed")
+        return run(point, rows, **options) + (["wrong"] if point["width"] == 5 else [])
+
+    monkeypatch.setattr(matrix, "gpu_points", lambda impls: entries)
+    monkeypatch.setattr(matrix, "run", broken)
+    for part in ("0", "1"):
+        matrix.main("cpu", part, "2", str(tmp_path / part))
+    first, second = (json.loads((tmp_path / part).read_text()) for part in ("0", "1"))
+    assert first["calls"] == {"small": 2} and first["rows"] == {"small": 4}
+    assert [failure["found"] for failure in first["failures"]] == [["wrong"]]
+    assert second["calls"] == {"small": 1}
+    assert "launch failed" in second["failures"][0]["found"][0]
