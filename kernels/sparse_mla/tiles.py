@@ -35,7 +35,7 @@ class Tile:
 
 
 SERIAL = Tile(1, 1, 4)
-SIMT = Tile(1, 16, 4)
+SIMT = Tile(1, 16, 8)
 FEW_HEADS = Tile(16, 32, 8)
 MANY_HEADS = Tile(32, 32, 8)
 
