@@ -106,7 +106,7 @@ def test_tiles_are_powers_of_two(sizes):
 def test_blocks():
     tile = Tile(32, 32, 8)
     assert Plan("mma", tile).blocks(3, 66) == 9
-    assert Plan("simt", Tile(1, 16, 4)).blocks(3, 66) == 198
+    assert Plan("simt", Tile(1, 16, 8)).blocks(3, 66) == 198
     assert Plan("split_k", tile, 7).blocks(1, 64) == 14
 
 
