@@ -95,9 +95,7 @@ def numbers(bytes_: np.ndarray) -> np.ndarray:
     """e4m3 bytes as float64, by the format's definition; NaN for 0x7f and 0xff."""
     bytes_ = np.asarray(bytes_, np.int64)
     exponent, mantissa = (bytes_ >> 3) & 15, bytes_ & 7
-    size = np.where(
-        exponent == 0, np.ldexp(mantissa / 8.0, -6), np.ldexp(1 + mantissa / 8.0, exponent - 7)
-    )
+    size = np.where(exponent == 0, np.ldexp(mantissa / 8.0, -6), np.ldexp(1 + mantissa / 8.0, exponent - 7))
     size = np.where(bytes_ & 0x7F == 0x7F, np.nan, size)
     return np.where(bytes_ & 0x80, -size, size)
 
@@ -189,5 +187,7 @@ def steps(ptx: str, byte: int) -> pd.DataFrame:
     split = []
     for place, bits, number in rows:
         sign, exponent, _ = widths[len(bits)]
-        split.append((place, f"{bits[:sign]} {bits[sign:sign + exponent]} {bits[sign + exponent:]}", number))
+        split.append(
+            (place, f"{bits[:sign]} {bits[sign : sign + exponent]} {bits[sign + exponent :]}", number)
+        )
     return pd.DataFrame(split, columns=["place", "bits", "value"])

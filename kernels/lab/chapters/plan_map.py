@@ -47,7 +47,9 @@ def _short(tile: Tile) -> str:
 
 def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:
     """One panel a class: heads down, batches across; a cell has its tile's colour and prints the splits."""
-    tiles = sorted(set(found["tile"]), key=lambda t: (t.wgmma, t.block_h, t.block_t, t.num_warps, t.num_stages))
+    tiles = sorted(
+        set(found["tile"]), key=lambda t: (t.wgmma, t.block_h, t.block_t, t.num_warps, t.num_stages)
+    )
     look = {
         tile: (FACES[place % len(FACES)], HATCHES[place % len(HATCHES)]) for place, tile in enumerate(tiles)
     }

@@ -11,6 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from kernels.lab import roofline
+from kernels.lab.chapters import split_cases
+from kernels.lab.chapters.machine_code import issued_over_needed
+from kernels.lab.chapters.overlap import MARKS
 from kernels.lab.chapters.serialised import waits
 from kernels.lab.compile import compile_many, make_request
 from kernels.lab.compile.result import Compiled
@@ -18,6 +21,7 @@ from kernels.lab.devices import device_of
 from kernels.lab.evidence import Evidence
 from kernels.lab.figures import style
 from kernels.sparse_mla import plan as planning
+from kernels.sparse_mla import sparse_mla_decode
 from kernels.sparse_mla.tiles import MANY_HEADS, Tile, tile_candidates
 
 DATA = Path(__file__).resolve().parents[3] / "data"
@@ -76,7 +80,9 @@ def evidence_of(rows: pd.DataFrame, note: str | None = None) -> Evidence:
     """
     devices, dates = set(rows["device"]), set(rows["date"])
     if len(devices) != 1 or len(dates) != 1:
-        raise ValueError(f"rows: got devices {sorted(devices)} and dates {sorted(dates)}, accepted is one each")
+        raise ValueError(
+            f"rows: got devices {sorted(devices)} and dates {sorted(dates)}, accepted is one each"
+        )
     return Evidence("recorded", device=devices.pop(), date_utc=dates.pop(), note=note)
 
 
@@ -244,7 +250,8 @@ def loop_table(found: list[Compiled]) -> pd.DataFrame:
     """What each compiled kernel needs, and what a warp issues in one pass through its main loop.
 
     Columns: target, rung, tile, shared_kib, registers, spill_bytes, conversions, matrix_loads (LDSM),
-    other_loads (LDS), stores, barriers, products, waits (of the whole kernel, for a warp group's products),
+    other_loads (LDS), stores, barriers, products, issued_over_needed (operations of the products), waits (of the
+    whole kernel, for a warp group's products),
     per_pair (instructions of all warps for one head and one token).
 
     Raises:
@@ -270,6 +277,7 @@ def loop_table(found: list[Compiled]) -> pd.DataFrame:
                 "stores": opcodes.get("STS", 0) + opcodes.get("STSM", 0),
                 "barriers": opcodes.get("BAR", 0),
                 "products": opcodes.get("HMMA", 0) + opcodes.get("HGMMA", 0),
+                "issued_over_needed": issued_over_needed(one),
                 "waits": waits(one.sass),
                 "per_pair": counts.total * (one.max_threads // 32) / (tile["block_h"] * tile["block_t"]),
             }
@@ -282,3 +290,42 @@ def tile_words(tile: dict | Tile) -> str:
     tile = Tile(**tile) if isinstance(tile, dict) else tile
     buffers = f", {tile.num_stages} buffers" if tile.num_stages > 1 else ""
     return f"{tile.block_h}×{tile.block_t}, {tile.num_warps} warps{buffers}"
+
+
+def dependent_launch(tile: Tile, target: str = "sm_120") -> pd.DataFrame:
+    """Columns kernel, overlap, and one count for each of `overlap.MARKS`, from the PTX of the staged kernel and
+    the combine that follows it.
+
+    Raises:
+        RuntimeError: a kernel does not compile for the target.
+    """
+    combine = {"block_h": 1, "block_t": 1, "num_warps": 2, "num_stages": 1}
+    asked = [(impl, on) for impl in ("staged", "combine") for on in (True, False)]
+    requests = [
+        make_request("sparse_mla", impl, tile if impl == "staged" else combine, target, overlap=on)
+        for impl, on in asked
+    ]
+    rows = []
+    for (impl, on), one in zip(asked, compile_many(requests), strict=True):
+        if not one.ok:
+            raise RuntimeError(f"{impl} for {target}: {one.error}")
+        rows.append(
+            {"kernel": impl, "overlap": on} | {name: one.ptx.count(mark) for name, mark in MARKS.items()}
+        )
+    return pd.DataFrame(rows)
+
+
+def correctness(device: str) -> pd.DataFrame:
+    """Columns tile_class, lengths, output_error, lse_error: the rung against the float64 reference, NaN in
+    every byte that must not count. Empty on a CPU, where Gluon does not run.
+    """
+    columns = ["tile_class", "lengths", "output_error", "lse_error"]
+    if device != "cuda":
+        return pd.DataFrame(columns=columns)
+    lengths = [(0, 1, 257, 512)[row % 4] for row in range(16)]
+    made = split_cases.case(device, 16, 64, 512, lengths)
+    want, rows = split_cases.reference(made), []
+    for kind in ("native", "sm120"):
+        got = sparse_mla_decode(**made.arguments(), impl="staged", tile_class=kind)
+        rows.append((kind, ", ".join(map(str, lengths[:4])), *split_cases.errors(*got, *want)))
+    return pd.DataFrame(rows, columns=columns)
