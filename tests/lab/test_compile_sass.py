@@ -167,3 +167,17 @@ def test_every_instruction_is_counted_once():
     counts = sass.count(instructions)
     assert counts.total == len(instructions) == 4
     assert counts["other"] == 1
+
+
+def test_scheduling_hints_of_older_disassemblers_are_left_out():
+    from kernels.lab.compile.disassemble import label
+
+    lines = [
+        "        /*0000*/                   LDC R1, c[0x0][0x37c]               &req={3,2} &wr=0x0  ?trans8;",
+        "        /*0010*/                   BRA.U !UP0, 0x0                                  ?WAIT5_END_GROUP;",
+    ]
+    text = label(lines, "kernel", 0)
+    assert "?" not in text and "&" not in text
+    instructions, labels = sass.parse(text)
+    assert [i.opcode.split(".")[0] for i in instructions] == ["LDC", "BRA"]
+    assert sass.loops(instructions, labels), "the backward branch is a loop"

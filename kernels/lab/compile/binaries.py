@@ -19,11 +19,21 @@ def tool(name: str) -> str:
     return str(path)
 
 
+# nvdisasm 12 ends an sm_120 line with scheduling hints, such as `&wr=0x0 ?trans1;`
+_HINTS = re.compile(r"\s+(?:[&?][^\s;]+\s*)+;?\s*$")
+
+
+def without_hints(line: str) -> str:
+    """A line of SASS as every version prints it: the instruction, and a semicolon."""
+    return _HINTS.sub(" ;", line)
+
+
 def disassemble(cubin: Path) -> str:
     """SASS text of a cubin."""
-    return subprocess.run(
+    text = subprocess.run(
         [tool("nvdisasm"), "-c", str(cubin)], check=True, capture_output=True, text=True
     ).stdout
+    return "\n".join(map(without_hints, text.split("\n")))
 
 
 def resource_usage(cubin: Path) -> dict[str, int]:

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from kernels.lab.compile.binaries import disassemble, tool
+from kernels.lab.compile.binaries import disassemble, tool, without_hints
 
 BATCH = 16
 _LINE = re.compile(r"^(\s*/\*)([0-9a-f]{4,})(\*/\s+)(.*)$")
@@ -47,6 +47,7 @@ def label(lines: list[str], name: str, base: int) -> str:
         if not (found := _LINE.match(line)):
             continue
         head, address, space, text = found.groups()
+        text = without_hints(text)
         if branch := _BRANCH.match(text):
             target = int(branch.group(2), 16) - base
             targets.add(target)
