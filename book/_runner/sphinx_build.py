@@ -8,8 +8,11 @@ from pathlib import Path
 
 
 def main() -> int:
+    import page_fixes
+
     # Called by path: without this, the runner's modules would shadow packages of the same names.
     sys.path.pop(0)
+    page_fixes.replace_thebe()
     from jupyter_book.sphinx import build_sphinx
 
     staged, output, doctrees = (Path(argument).resolve() for argument in sys.argv[1:4])

@@ -13,6 +13,7 @@ import platform
 import random
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -105,10 +106,13 @@ class Lab:
 
     def glue(
         self, name: str, value: Any, fmt: str = "{}", evidence: Evidence | None = None, show_kind=True
-    ) -> str:
-        """Store a computed number for `{glue:text}` in prose; see `kernels.lab.evidence.glue`."""
+    ) -> None:
+        """Store a computed number for `{glue:text}` in prose; see `kernels.lab.evidence.glue`.
+
+        Returns nothing, so that a cell may end with it and show nothing.
+        """
         self._note(evidence, name)
-        return proof.glue(name, value, fmt, evidence, show_kind)
+        proof.glue(name, value, fmt, evidence, show_kind)
 
     def show_source(
         self,
@@ -175,6 +179,7 @@ def start(name: str, device: str = "auto", profile: str = "quick") -> Lab:
     from kernels.lab.figures import style
 
     style.apply()
+    _quiet_warnings()
     random.seed(SEED)
     numpy.random.seed(SEED)
     torch.manual_seed(SEED)
@@ -188,6 +193,16 @@ def start(name: str, device: str = "auto", profile: str = "quick") -> Lab:
     lab = Lab(name, resolved, profile, place.root(), badge, device_name, commit, versions)
     _display({"text/markdown": badge})
     return lab
+
+
+def _quiet_warnings() -> None:
+    """Keep the machine's paths out of the pages.
+
+    A kernel that overflows on purpose, such as exp2 of minus infinity, makes NumPy warn under the interpreter.
+    Any other warning is shown as its category and message, without the file that Python would print.
+    """
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.")
+    warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {message}\n"
 
 
 def _versions() -> dict[str, str]:

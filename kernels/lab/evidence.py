@@ -6,6 +6,8 @@ Five kinds exist, see `KINDS`. A number that is exact arithmetic (a count of byt
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 KINDS = {
@@ -91,16 +93,27 @@ def published(source: str) -> Evidence:
 
 
 def compiled(target: str = "sm_120", note: str | None = None) -> Evidence:
-    """Evidence for what was read from the compiled kernel in this execution."""
-    return Evidence("compiled", device=target, note=note)
+    """Evidence for what was read from the compiled kernel in this execution, with today's date and commit."""
+    return Evidence("compiled", target, _today(), _commit(), note)
 
 
 def predicted(device: str, note: str | None = None) -> Evidence:
-    """Evidence for a model's output.
+    """Evidence for a model's output, with today's date and commit.
 
     note: the model and its validated error, e.g. 'wave model, median error 9 %'.
     """
-    return Evidence("predicted", device=device, note=note)
+    return Evidence("predicted", device, _today(), _commit(), note)
+
+
+def _today() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+@cache
+def _commit() -> str | None:
+    from kernels.lab.records import source
+
+    return source.git_commit()
 
 
 def missing(reason: str) -> Evidence:

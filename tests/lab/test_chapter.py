@@ -1,6 +1,7 @@
 """A chapter starts from any folder, shows a kernel as it is, and leaves a note for the status page."""
 
 import json
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +44,22 @@ def test_close_leaves_a_note_and_start_removes_it(build, capsys):
     assert note["device"] == "cpu" and [item["kind"] for item in note["evidence"]] == ["compiled"]
     chapter.start("00-test", device="cpu")
     assert not (build / "chapters" / "00-test.json").exists()
+
+
+def test_a_glued_number_as_last_line_shows_nothing(build, capsys):
+    lab = chapter.start("00-test", device="cpu")
+    assert lab.glue("x", 1.0) is None
+
+
+def test_a_warning_names_no_file(build, capsys):
+    with warnings.catch_warnings():
+        chapter.start("00-test", device="cpu")
+        capsys.readouterr()
+        warnings.warn_explicit(
+            "overflow", RuntimeWarning, "/place/interpreter.py", 1, "triton.runtime.interpreter"
+        )
+        warnings.warn_explicit("odd", UserWarning, "/place/own.py", 1, "own")
+        assert warnings.formatwarning("odd", UserWarning, "/place/own.py", 1) == "UserWarning: odd\n"
 
 
 def sample(x):
@@ -139,7 +156,8 @@ def test_a_wrong_kernel_is_noticed():
 
 def test_status_page_shows_chapters_and_missing_records(build, tmp_path, capsys):
     lab = chapter.start("01-a", device="cpu")
-    lab._note(missing("no run in data/runs"), "ladder")
+    for experiment in ("ladder", "swa"):
+        lab._note(missing(f"no run in data/runs holds the experiment {experiment}"), experiment)
     lab._note(Evidence("recorded", "NVIDIA H200", stale="the kernels have changed"), "swa")
     lab.close()
     manifest = {
@@ -157,7 +175,7 @@ def test_status_page_shows_chapters_and_missing_records(build, tmp_path, capsys)
     }
     status.write(tmp_path / "staged", manifest)
     text = (tmp_path / "staged" / "book" / "status.md").read_text()
-    assert "{warning}" in text and "the kernels have changed" in text and "not recorded yet: ladder" in text
+    assert "{warning}" in text and "the kernels have changed" in text and "experiment ladder, swa" in text
     assert "{doc}`01-a`" in text and "02-b" in text and "2.13.0" in text and status.write in WRITERS
 
 

@@ -1,5 +1,7 @@
 """The kind of evidence is always visible, and an absent number is never printed as one."""
 
+import re
+
 import pytest
 
 from kernels.lab import evidence
@@ -20,13 +22,22 @@ def test_stale_and_note_join_the_line():
     ("given", "line"),
     [
         (evidence.published("vllm #54929"), "Published: vllm #54929"),
-        (evidence.compiled(), "Compiled for sm_120"),
-        (evidence.predicted("RTX PRO 6000", "error 9 %"), "Predicted for RTX PRO 6000 · error 9 %"),
+        (Evidence("compiled", "sm_120"), "Compiled for sm_120"),
+        (Evidence("predicted", "RTX PRO 6000", note="error 9 %"), "Predicted for RTX PRO 6000 · error 9 %"),
         (evidence.missing("no run"), "Not recorded yet · no run"),
     ],
 )
 def test_lines_of_the_other_kinds(given, line):
     assert given.line() == line
+
+
+@pytest.mark.parametrize("given", [evidence.compiled(note="n"), evidence.predicted("sm_120", "n")])
+def test_what_this_execution_finds_names_date_and_commit(given):
+    parts = given.line().split(" · ")
+    assert re.fullmatch(r"(Compiled|Predicted) for sm_120", parts[0])
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", parts[1])
+    assert given.commit is None or parts[2] == f"commit {given.commit}"
+    assert parts[-1] == "n"
 
 
 def test_every_kind_has_a_mark_of_its_own():

@@ -166,7 +166,7 @@ def test_numbers_on_axes_are_plain():
         "1",
         "128",
         "4,096",
-        "8,192",
+        "8K",
         "128K",
         "1M",
     ]

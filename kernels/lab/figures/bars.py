@@ -102,7 +102,7 @@ def share_bars(
                     ha="center",
                     va="center",
                     fontsize=9,
-                    color=_ink_on(tint),
+                    color=style.ink_on(tint),
                 )
         left += widths
     _name_segments(ax, percent)
@@ -114,11 +114,6 @@ def share_bars(
     if title:
         ax.set_title(title, pad=30)
     return style.finish(fig, evidence)
-
-
-def _ink_on(tint: str) -> str:
-    red, green, blue = (int(tint[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
 
 def _name_segments(ax, percent: pd.DataFrame) -> None:

@@ -128,7 +128,7 @@ def heat_map(
             if value != value:
                 ax.text(column, row, "–", ha="center", va="center", color=MUTED)
                 continue
-            ink = "white" if middle[row, column] < 0.55 else "black"
+            ink = style.ink_on(image.cmap(middle[row, column]))
             over = limit is not None and value > limit
             ax.text(column, row, fmt.format(value), ha="center", va="center", color=ink, fontsize=9)
             if over:

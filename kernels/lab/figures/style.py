@@ -58,6 +58,12 @@ def _luminance(rgb) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+def ink_on(tint) -> str:
+    """'black' or 'white', whichever reads better on `tint` (anything that matplotlib takes as a colour)."""
+    light = _luminance(matplotlib.colors.to_rgb(tint))
+    return "white" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "black"
+
+
 STYLES: dict[str, Look] = {
     # sparse MLA decode
     "serial": Look("serial tokens", GREY, "v", ":"),
@@ -65,6 +71,10 @@ STYLES: dict[str, Look] = {
     "mma": Look("MMA", ORANGE, "D", "-."),
     "split_k": Look("split-K", SKY, "^", "-"),
     "split_k_fp32": Look("split-K, fp32 scratch", BROWN, "d", "--"),
+    "split_k_campaign": Look("split-K, campaign's policy", SKY, "v", "--"),
+    "split_k_in_turn": Look("split-K, launches in turn", SKY, "<", ":"),
+    # On a GPU `auto` chooses the staged rung: one colour, told apart by marker and dash.
+    "staged": Look("staged", BLUE, "h", "-."),
     "auto": Look("auto", BLUE, "o", "-"),
     "auto_sm120": Look("auto within sm_120", GREEN, "P", "-"),
     "flash_mla": Look("FlashMLA", PURPLE, "X", "--"),
@@ -147,10 +157,10 @@ def apply() -> None:
 
 
 def plain_number(value: float, _position: int | None = None) -> str:
-    """4096 -> '4,096', 0.25 -> '0.25', 1048576 -> '1M' (only exact binary multiples from 16K are
+    """4096 -> '4,096', 0.25 -> '0.25', 1048576 -> '1M' (only exact binary multiples from 8K are
     shortened).
     """
-    if value >= 16384 and value == int(value):
+    if value >= 8192 and value == int(value):
         for unit, name in ((1 << 20, "M"), (1 << 10, "K")):
             if value % unit == 0:
                 return f"{int(value) // unit:,}{name}"
@@ -245,7 +255,12 @@ def finish(fig: Figure, evidence: Evidence | None = None) -> Figure:
 
 
 def svg(fig: Figure) -> str:
-    """The figure as an SVG text without date, so that the same data gives the same bytes."""
+    """The figure as an SVG text without date, so that the same data gives the same bytes.
+
+    The evidence line is kept as the file's description too, since the drawn one is an outline that no screen
+    reader sees.
+    """
+    about = {"Date": None, "Description": getattr(fig, "_evidence_line", None)}
     buffer = io.StringIO()
-    fig.savefig(buffer, format="svg", bbox_inches="tight", pad_inches=0.06, metadata={"Date": None})
+    fig.savefig(buffer, format="svg", bbox_inches="tight", pad_inches=0.06, metadata=about)
     return buffer.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def write(staged: Path, manifest: dict[str, Any]) -> None:
 
 def page(manifest: dict[str, Any]) -> str:
     """The page as MyST Markdown."""
-    chapters = manifest.get("chapters", {})
+    # The manifest lists chapters as they ended; their names sort as the table of contents does.
+    chapters = dict(sorted(manifest.get("chapters", {}).items()))
     notes = {name: _note(name) for name in chapters}
     parts = [
         "(run-status)=\n# Run status\n",
@@ -86,10 +88,9 @@ def _stale(note: dict[str, Any]) -> list[str]:
 def _warnings(notes: dict[str, dict[str, Any]]) -> str:
     lines = []
     for name, note in notes.items():
-        lines += [f"- {name}: {reason}" for reason in _stale(note)]
-        absent = sorted({item["what"] for item in note.get("evidence", []) if item.get("available") is False})
-        if absent:
-            lines.append(f"- {name}: not recorded yet: {', '.join(absent)}")
+        lines += [f"- {_link(name)}: {reason}" for reason in _stale(note)]
+        absent = {item["note"] for item in note.get("evidence", []) if item.get("available") is False}
+        lines += [f"- {_link(name)}: not recorded yet: {reason}" for reason in _joined(absent)]
     if not lines:
         return ":::{tip}\nNo chapter shows a stale or missing record.\n:::\n"
     return (
@@ -97,6 +98,20 @@ def _warnings(notes: dict[str, dict[str, Any]]) -> str:
         + "\n".join(lines)
         + "\n:::\n"
     )
+
+
+def _joined(reasons: Iterable[str | None]) -> list[str]:
+    """The reasons, those that differ only in the experiment's name (the last word) as one."""
+    groups: dict[str, list[str]] = {}
+    for reason in sorted(filter(None, reasons)):
+        start, _, last = reason.rpartition(" ")
+        groups.setdefault(start, []).append(last)
+    return [f"{start} {', '.join(last)}".strip() for start, last in groups.items()]
+
+
+def _link(name: str) -> str:
+    """A link to a chapter, whose title Sphinx fills in."""
+    return f"{{doc}}`{name}`"
 
 
 def _chapters(chapters: dict[str, Any], notes: dict[str, dict[str, Any]]) -> pd.DataFrame:
@@ -109,7 +124,7 @@ def _chapters(chapters: dict[str, Any], notes: dict[str, dict[str, Any]]) -> pd.
         status = entry.get("status", "unknown")
         rows.append(
             {
-                "chapter": f"{{doc}}`{name}`" if entry.get("source", "").startswith("book/") else name,
+                "chapter": _link(name) if entry.get("source", "").startswith("book/") else name,
                 "status": status + (", stale record" if _stale(note) else ""),
                 "seconds": entry.get("seconds"),
                 "device": note.get("device_name") or device.get("name"),
@@ -132,6 +147,11 @@ def _versions(chapters: dict[str, Any]) -> pd.DataFrame:
                 seen.append(version)
     rows = [{"package": package, "version": ", ".join(seen)} for package, seen in sorted(packages.items())]
     return pd.DataFrame(rows, columns=["package", "version"])
+
+
+def _seconds(info: dict[str, Any]) -> float:
+    """A run's seconds: its chapters', or its experiments' where they were measured without the notebooks."""
+    return sum(entry["seconds"] for entry in (info["chapters"] or info.get("experiments") or {}).values())
 
 
 def _records() -> str:
@@ -157,7 +177,7 @@ def _records() -> str:
                 "triton": info["triton"],
                 "rows": int(counts.get("ok", 0)),
                 "without": int(counts.sum() - counts.get("ok", 0)),
-                "seconds": round(sum(entry["seconds"] for entry in info["chapters"].values())),
+                "seconds": round(_seconds(info)),
                 "peers": ", ".join(f"{name} {version}" for name, version in info["peers"].items()) or None,
                 "stale": records.stale(record) or "no",
             }

@@ -1,0 +1,55 @@
+"""What the site's pages need beyond Jupyter Book: a Sphinx extension, loaded in the place of sphinx-thebe.
+
+sphinx-thebe connects pages to live kernels through a content network. No page here does, and its script fails
+on a page that holds it twice; so `replace_thebe` puts this extension where Jupyter Book asks for that one.
+"""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+from docutils import nodes
+
+DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
+NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[µmn]s|tok/s|[KMGT]i?B(?:/s)?|TFLOP/s|W|MHz|GHz)(?![\w]))")
+
+
+def replace_thebe() -> None:
+    """Make Sphinx load this module's `setup` for the extension named sphinx_thebe."""
+    import sphinx_thebe
+
+    sphinx_thebe.setup = setup
+
+
+def setup(app):
+    """Sphinx calls this."""
+    app.add_config_value("thebe_config", {}, "html")  # Jupyter Book sets it
+    app.connect("doctree-read", describe_figures)
+    app.connect("doctree-resolved", keep_units_beside_numbers)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def describe_figures(app, doctree) -> None:
+    """Add a drawn figure's evidence line, which is an outline in the picture, to its alternative text."""
+    for image in doctree.findall(nodes.image):
+        line = evidence_line(Path(app.srcdir) / image["uri"]) or evidence_line(Path(image["uri"]))
+        if line and image.get("alt") and line not in image["alt"]:
+            image["alt"] = f"{image['alt'].rstrip('.')}. {line}."
+
+
+def evidence_line(picture: Path) -> str | None:
+    """The description that `kernels.lab.figures.style.svg` leaves in a file, or None."""
+    if picture.suffix != ".svg" or not picture.is_file():
+        return None
+    found = ElementTree.parse(picture).find(f".//{DESCRIPTION}")
+    return found.text if found is not None else None
+
+
+def keep_units_beside_numbers(app, doctree, docname) -> None:
+    """No line break between a number and its unit."""
+    for text in list(doctree.findall(nodes.Text)):
+        if isinstance(text.parent, nodes.literal | nodes.literal_block | nodes.raw):
+            continue
+        joined = NUMBER_AND_UNIT.sub("\u00a0", text)
+        if joined != text:
+            text.parent.replace(text, nodes.Text(joined))
