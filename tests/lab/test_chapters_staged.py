@@ -1,0 +1,291 @@
+"""The appendix on the staged rung: its log and verdicts, the bits, the serialised products, the targets."""
+
+import dataclasses
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from kernels.lab.chapters import packed_bytes, peer_targets, plan_map, redesign, serialised, staged
+from kernels.lab.evidence import Evidence
+from kernels.sparse_mla import _dequantize
+from kernels.sparse_mla import staged as rung
+from kernels.sparse_mla.tiles import Tile
+
+PTX = rung._PACKED.value
+RECORDED = Evidence("recorded", device="NVIDIA H200", date_utc="2026-11-29")
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """A log of three attempts whose ratios are round numbers."""
+
+    def use(**ratios):
+        rows = [
+            {"attempt": name, "change": name, "batch": batch, "topk": 512, "median_us": 10 * ratio,
+             "flash_mla_us": 10.0, "device": "card", "date": "2026-01-01"}
+            for name, by_batch in ratios.items() for batch, ratio in by_batch.items()
+        ]  # fmt: skip
+        monkeypatch.setattr(staged, "_read", lambda name: pd.DataFrame(rows))
+        monkeypatch.setattr(staged, "NAMES", {name: name for name in ratios})
+
+    return use
+
+
+def test_the_log_is_complete():
+    rows = staged.attempts()
+    assert set(rows["attempt"]) == set(staged.NAMES) and rows["attempt"].iloc[0] == "plain"
+    assert (rows[["median_us", "flash_mla_us"]] > 0).all(axis=None)
+    assert not rows.duplicated(["attempt", "batch", "topk"]).any()
+    assert staged.evidence_of(rows).kind == "recorded"
+
+
+def test_an_attempt_that_is_not_told_is_named(log, monkeypatch):
+    log(first={1: 2.0}, second={1: 1.0})
+    monkeypatch.setattr(staged, "NAMES", {"first": "first"})
+    with pytest.raises(ValueError, match="second"):
+        staged.attempts()
+
+
+def test_gain_is_a_geometric_mean_over_shared_batches(log):
+    log(first={1: 2.0, 16: 1.0}, second={1: 1.0, 16: 1.0, 64: 9.0}, third={128: 1.0})
+    assert staged.gain("second", "first") == pytest.approx(1 - math.sqrt(0.5))
+    with pytest.raises(ValueError, match="share no batch"):
+        staged.gain("third", "first")
+
+
+def test_verdicts_compare_with_the_best_so_far(log):
+    log(first={1: 2.0}, worse={1: 3.0}, better={1: 1.0}, same={1: 1.01}, middle={1: 1.5})
+    found = staged.verdicts().set_index("attempt")
+    assert list(found["verdict"]) == ["the start", "lost", "won", "even", "lost"]
+    assert list(found["against"])[1:] == ["first", "first", "better", "better"]
+
+
+def test_fastest_of_its_run(log):
+    log(mine={1: 1.0, 2: 1.0}, rival={1: 1.1, 2: 1.2}, other={1: 0.9, 2: 1.2})
+    assert staged.fastest_of_its_run("mine", ("rival",))
+    assert not staged.fastest_of_its_run("mine", ("rival", "other"))
+
+
+def test_evidence_of_two_cards_is_refused():
+    rows = pd.DataFrame({"device": ["a", "b"], "date": ["2026-01-01"] * 2})
+    with pytest.raises(ValueError, match="one each"):
+        staged.evidence_of(rows)
+
+
+def test_under_the_roofline():
+    rows = staged.far_from_roof().set_index("batch")
+    assert rows.loc[64, "over_roof"] == pytest.approx(rows.loc[64, "median_us"] / rows.loc[64, "roof_us"])
+    assert (rows["over_roof"] > 1).all() and (rows["share_of_bandwidth"] < 100).all()
+
+
+def test_counters_add_up_and_an_unknown_one_is_named():
+    shares = staged.waiting()
+    assert set(shares.index) == {"tables_serialised", "tables"}
+    assert np.allclose(shares.sum(axis=1), 100, atol=0.5)
+    assert set(staged.counters()["attempt"]) <= set(staged.NAMES)
+    with pytest.raises(KeyError, match="occupancy"):
+        staged.counter("occupancy")
+
+
+def test_figures_name_what_they_show():
+    rows = staged.attempts()
+    fig = staged.attempts_figure(rows, RECORDED, bars=(0.77, 1.0))
+    labels = [text.get_text() for text in fig.axes[0].get_yticklabels()]
+    assert labels == list(staged.NAMES.values()) and len(fig.axes[0].lines) == rows["batch"].nunique() + 2
+    fig = staged.waiting_figure(RECORDED)
+    assert [text.get_text() for text in fig.axes[0].get_yticklabels()] == ["tables, serialised", "tables"]
+
+
+def test_tiles_in_words():
+    assert staged.tile_words(Tile(64, 64, 8, 2, True)) == "64×64, 8 warps, 2 buffers"
+    assert staged.tile_words({"block_h": 32, "block_t": 16, "num_warps": 4}) == "32×16, 4 warps"
+
+
+def test_a_cpu_checks_nothing():
+    assert staged.correctness("cpu").empty
+
+
+# The bits
+
+
+def test_both_kernels_share_the_text_and_it_is_exact():
+    assert _dequantize._PACKED.value == PTX
+    table = packed_bytes.exactness(PTX)
+    assert table["count"].sum() == 65_536
+    assert table["exact"].iloc[0] == table["count"].iloc[0] > 60_000
+    assert table["exact"].iloc[1] == 0 and table["nearest"].iloc[1] == table["count"].iloc[1]
+    low, high = packed_bytes.exact_scales(PTX)
+    assert low < 64 and high > 192
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("0x7b807b80", "0x7b007b00"), ("0x07f007f0", "0x07e007e0"), ("0x1404", "0x0414"), ("0x80008000;", "0;")],
+)
+def test_a_wrong_constant_shows(right, wrong):
+    assert right in PTX
+    try:
+        table = packed_bytes.exactness(PTX.replace(right, wrong))
+    except AssertionError:
+        return  # a byte came out differently in another place of the word
+    assert table["exact"].iloc[0] < table["count"].iloc[0]
+
+
+def test_the_definition_is_torchs():
+    bytes_ = torch.arange(256, dtype=torch.uint8)
+    want = bytes_.view(torch.float8_e4m3fn).double().numpy()
+    assert packed_bytes.same(packed_bytes.numbers(np.arange(256)), want).all()
+
+
+def test_rounding_is_torchs():
+    values = np.array([1.00390625, 1.01171875, -1.0, 0.0, 3e38, 1e-40, 9.2e-41])
+    want = torch.from_numpy(values).float().to(torch.bfloat16).double().numpy()
+    assert np.array_equal(packed_bytes.to_float(packed_bytes.to_bfloat16(values)), want)
+
+
+def test_an_instruction_that_is_unknown_is_named():
+    with pytest.raises(ValueError, match="lop3"):
+        packed_bytes.run("lop3.b32 low, $4, $5, 0;", np.uint32(0), np.uint32(0))
+    with pytest.raises(ValueError, match="repeats signs"):
+        packed_bytes.run("prmt.b32 low, $4, 0, 0x8404;", np.uint32(0), np.uint32(0))
+
+
+def test_steps_of_a_byte():
+    found = packed_bytes.steps(PTX, 0b1_1000_000)
+    assert list(found["value"]) == [-2.0, -(2.0**-119), -2.0]
+    assert found["bits"].iloc[0] == "1 1000 000"
+
+
+# The serialised products
+
+
+def test_the_edit_must_find_its_lines():
+    source = "".join(old for old, _ in serialised.EDITS)
+    assert serialised.edited(source).count("gl.sum(total, 1)") == 1
+    with pytest.raises(ValueError, match="occurs 0 times"):
+        serialised.edited("nothing of it")
+
+
+def test_waits_and_the_warning():
+    assert serialised.waits("WARPGROUP.DEPBAR.LE gsb0, 0x0 ;\nWARPGROUP.ARRIVE ;\n") == 1
+    log = "ptxas info : (C7515) Potential Performance Loss: wgmma.mma_async instructions are serialized due to x\n"
+    assert serialised.warning(log) == "C7515: wgmma.mma_async instructions are serialized due to x"
+    assert serialised.warning("ptxas info : 11 bytes gmem") == ""
+
+
+def test_the_shipped_kernel_waits_rarely_and_the_edited_one_after_every_product():
+    pair = serialised.compile_pair().set_index("version")
+    shipped, carried = pair.loc["reduced in each tile"], pair.loc["carried as a tile"]
+    assert shipped["warning"] == "" and 1 <= shipped["waits"] <= 4 < shipped["products"]
+    assert carried["waits"] > shipped["waits"] and carried["warning"].startswith("C")
+
+
+# The compiled loops
+
+
+@pytest.fixture(scope="module")
+def rungs():
+    return staged.compile_rungs()
+
+
+def test_the_loops_by_hand(rungs):
+    table = staged.loop_table(rungs)
+    by_hand = table[table["rung"] == "staged"]
+    assert (table["spill_bytes"] == 0).all()
+    assert np.allclose(by_hand["issued_over_needed"], 1)
+    assert (
+        by_hand["waits"].max() in (1, 2, 3, 4) and (by_hand.query("target == 'sm_120'")["waits"] == 0).all()
+    )
+    plain = table.query("rung == 'split_k' and target == 'sm_120'").iloc[0]
+    assert by_hand["other_loads"].max() < plain["other_loads"]
+    assert by_hand.query("target == 'sm_120'")["shared_kib"].max() * 1024 <= 101_376
+    with pytest.raises(RuntimeError, match="no luck"):
+        staged.loop_table([dataclasses.replace(rungs[0], error="no luck")])
+
+
+def test_the_redesign_has_numbers(rungs):
+    plain, hand = (
+        next(r for r in rungs if r.impl == i and r.target == "sm_120" and (r.block_h, r.block_t) == (32, 32))
+        for i in ("split_k", "staged")
+    )
+    table = redesign.candidates(plain, hand)
+    assert set(table["decision"]) == {"kept", "kept in plain Triton", "kept by hand", "rejected", "not tried"}
+    tried = table[table["decision"] != "not tried"]
+    assert tried["evidence"].str.contains(r"\d").all()
+    assert redesign.query_registers(8, 32) == 128
+    with pytest.raises(ValueError, match="num_warps=1"):
+        redesign.query_registers(1, 32)
+
+
+def test_dependent_launch_can_be_left_out():
+    table = staged.dependent_launch(Tile(32, 32, 8)).set_index(["kernel", "overlap"])
+    assert (table.xs(True, level="overlap") == 1).all(axis=None)
+    assert (table.xs(False, level="overlap") == 0).all(axis=None)
+
+
+# The planner's table and the targets
+
+
+def test_the_map_holds_every_choice():
+    found = plan_map.table(512)
+    assert not found.duplicated(["device_class", "heads", "batch"]).any()
+    assert (found["blocks"] >= found["batch"]).all()
+    fig = plan_map.figure(found)
+    assert len(fig.axes) == 2 and sum(len(ax.texts) for ax in fig.axes) == len(found)
+    with pytest.raises(ValueError, match="candidates=7"):
+        plan_map.table(7)
+
+
+def _rows(**times):
+    """Rows of one batch: impl or (impl, tile class, heads) to its time."""
+    rows = []
+    for name, by_batch in times.items():
+        impl, kind, heads = {"auto_8": ("auto", "native", 8), "held": ("auto", "sm120", 64)}.get(
+            name, (name, "native" if name != "simt" else "sm120", 64)
+        )
+        for batch, us in by_batch.items():
+            rows.append({"impl": impl, "tile_class": kind, "heads": heads, "batch": batch, "timer": "chain",
+                         "status": "ok", "median_us": us})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_targets_have_a_source_and_a_limit():
+    table = peer_targets.targets()
+    assert table["id"].is_unique and set(table["experiment"]) <= set(peer_targets.EXPERIMENTS)
+    assert (table["source"] == "project target").all() and (table["batch_from"] <= table["batch_to"]).all()
+    assert {0.77, 1.0, 2.0} <= set(table["limit"]) and (table["limit"] > 0).all()
+
+
+def test_ratios_are_judged_at_their_batches():
+    rows = _rows(auto={1: 7.0, 64: 11.0}, held={1: 9.0}, flash_mla={1: 10.0, 64: 10.0}, simt={1: 70.0})
+    found = peer_targets.ratios("ladder", rows).set_index(["id", "batch"])
+    assert found.loc[("native-512-small", 1), "met"] and found.loc[("sm120-512-small", 1), "ratio"] == 0.9
+    assert not found.loc[("native-512-large", 64), "met"]
+    assert found.loc[("simt-1", 1), "ratio"] == pytest.approx(0.1)
+    table = peer_targets.summary(found.reset_index())
+    assert (table["met"] == "not recorded").sum() == len(table) - 4
+    assert peer_targets.met_in_words(table) == "3 of 4"
+
+
+def test_few_heads_are_compared_with_many():
+    rows = _rows(auto={64: 40.0}, auto_8={64: 12.0})
+    found = peer_targets.ratios("heads", rows)
+    assert list(found["id"]) == ["heads-8"] and found["ratio"].iloc[0] == pytest.approx(0.3)
+
+
+def test_without_a_record_nothing_is_met():
+    empty = pd.concat([peer_targets.ratios(name, pd.DataFrame()) for name in peer_targets.EXPERIMENTS])
+    table = peer_targets.summary(empty)
+    assert (table["met"] == "not recorded").all() and peer_targets.met_in_words(table) is None
+    failed = _rows(auto={1: 7.0}, flash_mla={1: 10.0}).assign(status="failed")
+    assert peer_targets.ratios("ladder", failed).empty
