@@ -1,41 +1,52 @@
-"""The time of one kernel launch from counts: a model with few constants, each of them written down.
+"""The time of one kernel launch from counts of its machine code: few constants, each of them written down.
 
-For a block of W warps whose loop runs n times, with instruction counts c of one pass:
+A block of W warps runs n passes of its main loop. One pass costs, in clocks,
 
-    pipe(x)  = clocks that one pass keeps pipe x of a multiprocessor busy           [clock]
-    P        = max over pipes of pipe(x)                                             [clock]
-    L        = latency that one pass cannot hide inside its block                    [clock]
-    pass(r)  = max(r * P, P + L)          r blocks share the multiprocessor: they hide each other's latency
-    wave(r)  = n * pass(r) + once         once: the instructions and loads outside the loop
+    pipe(x)  = clocks that the pass keeps pipe x of a multiprocessor busy
+    S        = max pipe + serial_share * (the other pipes' sum)     what blocks on one multiprocessor share
+    L        = what the pass waits for without using a pipe         what other blocks can hide
+
+S is not the maximum alone: barriers part a pass into fetch, dequantise, multiply and softmax, and one block is
+in one of these at a time. With r blocks on a multiprocessor a pass takes as long as a round of a closed queue
+with one server (service S) and a delay L, by exact mean value analysis (Reiser and Lavenberg, 1980):
+
+    queue(0) = 0,   round(r) = L + S * (1 + queue(r - 1)),   queue(r) = r * (round(r) - L) / round(r)
+
+so one block takes L + S, and many take r * S. What lies outside the loop is one more round, `ends`:
+
+    wave(r)  = n * round(r) + ends(r)
     sm       = sum of wave(r) over the waves of the multiprocessor that got most blocks
     time     = floor + max(sm / clock, DRAM bytes / bandwidth, L2 bytes / bandwidth)
+                     + bytes written / (write_efficiency * L2 bandwidth) / waves
 
-with
-    issue        = instructions * W / 4 schedulers * issue_inefficiency
-    fma, integer = instructions * W * 32 / lanes (one sum where the lanes are unified)
-    conversion, special = the same with their lanes
-    tensor       = operations * W / (operations a clock); mma.sync reaches `warp_mma_fraction` of the rate
-    memory pipe  = wavefronts of 128 bytes: shared * shared_conflicts + global + local + shuffles
-    L            = exposure * (index_latency + entry_latency) + barriers * barrier_latency
-                 + tensor chain * tensor_latency + shuffle chain * shuffle_latency
+Blocks of one wave end together, so their writes hide behind nothing; with more waves the others' work hides them.
 
-The chain of tensor instructions is 512/16 steps of the scores and BLOCK_T/16 of the output, one after the
-other. `exposure` is 1, or `pipelined_exposure` when the loop's loads are asynchronous copies. Parameters are
-in `data/model_parameters.csv`, rates in `data/devices.csv`.
+    issue        = instructions * W / schedulers * issue_inefficiency, or more where the float or integer lanes
+                   are slower; counted as one pipe
+    special, conversion = instructions * 32 W / lanes
+    tensor       = operations * W / (operations a clock): mma.sync reaches `warp_mma_fraction` of the rate, a
+                   warp group's product `warpgroup_fraction`
+    memory pipe  = wavefronts of 128 bytes: shared * shared_conflicts + global + shuffles
+    L            = instructions a warp * instruction_latency + barriers * barrier_latency
+                   + shuffles * shuffle_latency + dependent tensor instructions * their latency
+                   + loads that nothing hides
+
+Parameters are in `data/model_parameters.csv`, rates in `data/devices.csv`.
 """
 
 import csv
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from kernels.lab.compile.result import Compiled
 from kernels.lab.compile.sass import Counts
 from kernels.lab.devices import Device, device_of
-from kernels.lab.occupancy import occupancy
+from kernels.lab.occupancy import Occupancy, occupancy
 
 PARAMETERS = Path(__file__).resolve().parents[2] / "data" / "model_parameters.csv"
 MEMORY_BYTES_PER_CLOCK = 128  # shared memory and L1: 32 banks of 4 bytes
+ARITHMETIC = ("issue", "fma", "integer", "fma and integer")
 
 
 @lru_cache
@@ -49,60 +60,15 @@ def parameter_table() -> tuple[dict, ...]:
         return tuple(rows)
 
 
+@lru_cache
+def _parameters_of(target: str) -> tuple[tuple[str, float], ...]:
+    rows = parameter_table()
+    return tuple((row["parameter"], row["value"]) for s in ("*", target) for row in rows if row["subject"] == s)
+
+
 def parameters_of(target: str) -> dict[str, float]:
     """Parameter values for a compiler target: its own where the table has them, else the common ones."""
-    subjects = ("*", target)
-    return {
-        row["parameter"]: row["value"] for s in subjects for row in parameter_table() if row["subject"] == s
-    }
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel launch.
-
-    Attributes:
-        compiled: its machine code, for the device's target.
-        blocks: programs in the grid.
-        passes: passes through the main loop of the block that has most.
-        dram_bytes: bytes that must come from or go to DRAM, each once.
-        l2_bytes: bytes that the blocks ask of L2.
-        tensor_chain: dependent tensor instructions of a pass, 0 for a kernel without.
-        first: whether nothing precedes it in the chain that it could overlap with.
-    """
-
-    compiled: Compiled
-    blocks: int
-    passes: float
-    dram_bytes: float
-    l2_bytes: float
-    tensor_chain: int = 0
-    first: bool = True
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A predicted time, in microseconds, and what it is made of.
-
-    Attributes:
-        us: the whole. terms: name to microseconds: floor, multiprocessor, dram, l2; `us` is floor plus the
-            largest of the others (summed over launches).
-        pipes: pipe to busy clocks of one pass of one block; latency: L of a pass, in clocks.
-        bound: the term or pipe that sets the time.
-        band: (low, high) in microseconds from the validation record, or None.
-        evidence: "predicted, +-x %", or "predicted, not validated".
-    """
-
-    us: float
-    terms: dict[str, float]
-    pipes: dict[str, float]
-    latency: float
-    resident: int
-    waves: int
-    bound: str
-    band: tuple[float, float] | None = None
-    evidence: str = "predicted, not validated"
-    launches: tuple["Prediction", ...] = field(default=(), repr=False)
+    return dict(_parameters_of(target))
 
 
 def wavefronts(counts: Counts, *names: str) -> float:
@@ -117,50 +83,189 @@ def wavefronts(counts: Counts, *names: str) -> float:
     )
 
 
-def pipe_clocks(counts: Counts, warps: int, device: Device, parameters: dict[str, float]) -> dict[str, float]:
-    """Clocks that instructions, issued by each of `warps` warps, keep each pipe of a multiprocessor busy."""
+@dataclass(frozen=True)
+class Demand:
+    """What one warp issues in a piece of code: instructions by pipe, wavefronts, tensor operations."""
+
+    instructions: float = 0
+    fma: float = 0
+    integer: float = 0
+    conversion: float = 0
+    special: float = 0
+    shared: float = 0
+    global_memory: float = 0
+    shuffles: float = 0
+    barriers: float = 0
+    tensor_flops: float = 0
+
+    def minus(self, other: "Demand") -> "Demand":
+        """What is left without another piece; never below 0."""
+        return Demand(*(max(a - b, 0) for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+def demand(counts: Counts) -> Demand:
+    """The demand of counted code."""
+    return Demand(
+        instructions=counts.total,
+        fma=counts["fma"],
+        integer=counts["integer"] + counts["compare"] + counts["move"],
+        conversion=counts["conversion"],
+        special=counts["special"],
+        shared=wavefronts(counts, "shared_load", "shared_store"),
+        global_memory=wavefronts(
+            counts, "global_load", "global_store", "async_copy", "local_load", "local_store"
+        ),
+        shuffles=counts["shuffle"],
+        barriers=counts.opcodes.get("BAR", 0),
+        tensor_flops=counts.tensor_flops,
+    )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    Attributes:
+        compiled: its machine code, for the device's target.
+        blocks: programs in the grid.
+        passes: passes through the main loop of the block that has most.
+        dram_bytes: bytes that must come from or go to DRAM, each once.
+        l2_bytes: bytes that the blocks read from L2. written_bytes: bytes that they write.
+        tensor_chain: dependent tensor instructions of a pass, 0 for a kernel without.
+        pass_loads: (L2, DRAM) latencies that follow one another in each pass and that nothing hides.
+        end_loads: the same outside the loop.
+        overlapped: whether it may start while its predecessor ends (programmatic dependent launch).
+    """
+
+    compiled: Compiled
+    blocks: int
+    passes: float
+    dram_bytes: float
+    l2_bytes: float
+    written_bytes: float = 0.0
+    tensor_chain: float = 0
+    pass_loads: tuple[int, int] = (0, 0)
+    end_loads: tuple[int, int] = (0, 0)
+    overlapped: bool = False
+
+    @property
+    def warps(self) -> int:
+        return self.compiled.max_threads // 32
+
+    @cached_property
+    def loop(self) -> Demand:
+        """One pass of the main loop; nothing for a kernel without a loop."""
+        return demand(self.compiled.main_loop.counts) if self.compiled.main_loop else Demand()
+
+    @cached_property
+    def ends(self) -> Demand:
+        """What a block issues outside its loops."""
+        left = demand(self.compiled.counts)
+        for loop in self.compiled.loops:
+            left = left.minus(demand(loop.counts)) if loop.depth == 1 else left
+        return left
+
+    @cached_property
+    def warpgroup(self) -> bool:
+        return any(opcode in self.compiled.counts.opcodes for opcode in ("HGMMA", "QGMMA"))
+
+    @cached_property
+    def eight_bit(self) -> bool:
+        return any(opcode in self.compiled.counts.opcodes for opcode in ("QMMA", "QGMMA"))
+
+    @cached_property
+    def fit(self) -> Occupancy:
+        one = self.compiled
+        return occupancy(one.shared_bytes, one.registers, one.max_threads, one.target)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted time, in microseconds, and what it is made of.
+
+    Attributes:
+        us: the whole. terms: name to microseconds: floor, multiprocessor, dram, l2, write; `us` is floor and
+            write plus the largest of the others (summed over launches).
+        pipes: pipe to busy clocks of one pass of one block; latency: L of a pass, in clocks.
+        bound: what sets the time: the largest term, or within a multiprocessor the busiest pipe, "latency"
+            where a pass waits longer than it works, "ends" where what lies outside the loop takes longer.
+        band: (low, high) in microseconds from the validation record, or None.
+        evidence: "predicted, validated on ...", or "predicted, not validated".
+    """
+
+    us: float
+    terms: dict[str, float]
+    pipes: dict[str, float]
+    latency: float
+    resident: int
+    waves: int
+    bound: str
+    band: tuple[float, float] | None = None
+    evidence: str = "predicted, not validated"
+    launches: tuple["Prediction", ...] = field(default=(), repr=False)
+
+
+def pipe_clocks(one: Demand, launch: Launch, device: Device, parameters: dict[str, float]) -> dict[str, float]:
+    """Clocks that a piece of code, issued by each warp of a block, keeps each pipe of a multiprocessor busy."""
+    warps = launch.warps
     lanes = 32 * warps
-    integer = counts["integer"] + counts["compare"] + counts["move"]
-    warpgroup = any(opcode in counts.opcodes for opcode in ("HGMMA", "QGMMA"))
-    eight_bit = any(opcode in counts.opcodes for opcode in ("QMMA", "QGMMA"))
-    rate = device["fp8_tensor_flops_per_clock" if eight_bit else "bf16_tensor_flops_per_clock"]
-    rate *= 1.0 if warpgroup else device.get("warp_mma_fraction", 1.0)
-    shared = wavefronts(counts, "shared_load", "shared_store") * parameters["shared_conflicts"]
-    others = wavefronts(counts, "global_load", "global_store", "async_copy", "local_load", "local_store")
+    rate = device["fp8_tensor_flops_per_clock" if launch.eight_bit else "bf16_tensor_flops_per_clock"]
+    rate *= parameters["warpgroup_fraction"] if launch.warpgroup else device.get("warp_mma_fraction", 1.0)
+    shuffles = one.shuffles * 32 / device["shuffle_lanes"]
     pipes = {
-        "issue": counts.total * warps / device["issue_slots"] * parameters["issue_inefficiency"],
-        "fma": counts["fma"] * lanes / device["fma_lanes"],
-        "integer": integer * lanes / device["integer_lanes"],
-        "conversion": counts["conversion"] * lanes / device["conversion_lanes"],
-        "special": counts["special"] * lanes / device["special_lanes"],
-        "tensor": counts.tensor_flops * warps / rate,
-        "memory pipe": warps * (shared + others + counts["shuffle"] * 32 / device["shuffle_lanes"]),
+        "issue": one.instructions * warps / device["issue_slots"] * parameters["issue_inefficiency"],
+        "fma": one.fma * lanes / device["fma_lanes"],
+        "integer": one.integer * lanes / device["integer_lanes"],
+        "conversion": one.conversion * lanes / device["conversion_lanes"],
+        "special": one.special * lanes / device["special_lanes"],
+        "tensor": one.tensor_flops * warps / rate,
+        "memory pipe": warps * (one.shared * parameters["shared_conflicts"] + one.global_memory + shuffles),
     }
     if parameters.get("unified_lanes"):
         pipes["fma and integer"] = pipes.pop("fma") + pipes.pop("integer")
     return pipes
 
 
-def pass_latency(counts: Counts, launch: Launch, parameters: dict[str, float]) -> float:
-    """Clocks of one pass that its own block cannot hide: loads, barriers, dependent tensor instructions."""
-    asynchronous = counts["async_copy"] + counts["bulk_copy"] > 0
-    exposure = parameters["pipelined_exposure"] if asynchronous else 1.0
-    loads = counts["global_load"] + counts["async_copy"] + counts["bulk_copy"]
-    memory = (parameters["index_latency"] + parameters["entry_latency"]) if loads else 0.0
-    # A warp reduces with at most five shuffles in a row; more of them are independent of each other.
-    chain = min(counts["shuffle"], 10)
+def service(pipes: dict[str, float], serial_share: float) -> float:
+    """S: the busiest pipe, and the part of the others that a block cannot overlap with it."""
+    alone = [clocks for name, clocks in pipes.items() if name not in ARITHMETIC]
+    alone.append(max(pipes.get(name, 0.0) for name in ARITHMETIC))
+    busiest = max(alone)
+    return busiest + serial_share * (sum(alone) - busiest)
+
+
+def waiting(one: Demand, loads: tuple[int, int], device: Device, parameters: dict[str, float]) -> float:
+    """L without the tensor chain: clocks that a piece of code waits, using no pipe."""
+    clock = device["boost_clock"] / 1e3
+    l2 = parameters["l2_exposure"] * device["l2_latency"] * clock
     return (
-        exposure * memory
-        + counts["barrier"] * parameters["barrier_latency"]
-        + launch.tensor_chain * parameters["tensor_latency"]
-        + chain * parameters["shuffle_latency"]
+        one.instructions * parameters["instruction_latency"]
+        + one.barriers * parameters["barrier_latency"]
+        + one.shuffles * parameters["shuffle_latency"]
+        + loads[0] * l2
+        + loads[1] * parameters["entry_latency"] * clock
     )
 
 
-def _outside(compiled: Compiled) -> int:
-    return max(
-        compiled.counts.total - sum(loop.counts.total for loop in compiled.loops if loop.depth == 1), 0
-    )
+def round_clocks(latency: float, busy: float, resident: int) -> float:
+    """A round of `resident` blocks that share a server (service `busy`) and wait `latency` on their own."""
+    queue = length = 0.0
+    for customers in range(1, resident + 1):
+        length = latency + busy * (1 + queue)
+        queue = customers * (length - latency) / length if length else 0.0
+    return length
+
+
+def _checked(launch: Launch, device: Device) -> None:
+    compiled = launch.compiled
+    if compiled.error:
+        raise ValueError(f"launch: the kernel has no machine code ({compiled.error})")
+    if compiled.target != device.target.name:
+        raise ValueError(f"launch: compiled for {compiled.target}, but {device.key} is {device.target.name}")
+    if launch.fit.blocks == 0:
+        raise ValueError(
+            f"launch: no block fits a multiprocessor of {device.key}; {launch.fit.limiter} is the limit"
+        )
 
 
 def predict_launch(launch: Launch, device, parameters: dict[str, float] | None = None) -> Prediction:
@@ -170,49 +275,48 @@ def predict_launch(launch: Launch, device, parameters: dict[str, float] | None =
         ValueError: the kernel did not compile, was compiled for another target, or does not fit a
             multiprocessor.
     """
-    device, compiled = device_of(device), launch.compiled
-    if compiled.error:
-        raise ValueError(f"launch: the kernel has no machine code ({compiled.error})")
-    if compiled.target != device.target.name:
-        raise ValueError(f"launch: compiled for {compiled.target}, but {device.key} is {device.target.name}")
-    fit = occupancy(compiled.shared_bytes, compiled.registers, compiled.max_threads, device.target)
-    if fit.blocks == 0:
-        raise ValueError(
-            f"launch: no block fits a multiprocessor of {device.key}; {fit.limiter} is the limit"
-        )
+    device = device_of(device)
+    _checked(launch, device)
     parameters = parameters_of(device.target.name) | (parameters or {})
-    warps, clock = compiled.max_threads // 32, device["boost_clock"]
-    counts = compiled.main_loop.counts if compiled.main_loop else compiled.counts
-    pipes = pipe_clocks(counts, warps, device, parameters)
-    busiest = max(pipes, key=pipes.get)
-    latency = pass_latency(counts, launch, parameters)
-    once = _outside(compiled) * warps / device["issue_slots"] * parameters["issue_inefficiency"]
-    once += parameters["entry_latency"]
+    clock, share = device["boost_clock"], parameters["serial_share"]
+    pipes = pipe_clocks(launch.loop, launch, device, parameters)
+    busy = service(pipes, share)
+    step = parameters["warpgroup_latency" if launch.warpgroup else "tensor_latency"]
+    latency = waiting(launch.loop, launch.pass_loads, device, parameters) + launch.tensor_chain * step
+    ends_busy = service(pipe_clocks(launch.ends, launch, device, parameters), share)
+    ends_latency = waiting(launch.ends, launch.end_loads, device, parameters)
+    passes = launch.passes if launch.compiled.main_loop else 0
 
     remaining = -(-launch.blocks // device["sm_count"])
-    waves, clocks, hidden = 0, 0.0, True
-    while remaining > 0:
-        resident = min(remaining, fit.blocks)
-        work, alone = resident * pipes[busiest], pipes[busiest] + latency
-        hidden = hidden and work >= alone
-        clocks += launch.passes * max(work, alone) + once
-        remaining -= resident
-        waves += 1
+    full, rest = divmod(remaining, launch.fit.blocks)
+    looping = outside = 0.0
+    for resident, count in ((launch.fit.blocks, full), (rest, 1)):
+        if resident and count:
+            looping += count * passes * round_clocks(latency, busy, resident)
+            outside += count * round_clocks(ends_latency, ends_busy, resident)
+    waves = full + (rest > 0)
+    most = min(remaining, launch.fit.blocks)
+
     active = min(launch.blocks, device["sm_count"])
     l2_speed = min(
         device["l2_bandwidth"] * parameters["l2_efficiency"],
         active * parameters["l2_bytes_per_clock_per_sm"] * clock / 1e3,
     )
+    write_speed = device["l2_bandwidth"] * parameters["write_efficiency"]
     terms = {
-        "floor": parameters["launch_floor" if launch.first else "next_launch_floor"],
-        "multiprocessor": clocks / clock,
+        "floor": parameters["overlapped_floor" if launch.overlapped else "launch_floor"],
+        "multiprocessor": (looping + outside) / clock,
         "dram": launch.dram_bytes / (device["dram_bandwidth"] * parameters["dram_efficiency"]) / 1e3,
         "l2": launch.l2_bytes / l2_speed / 1e3,
+        "write": launch.written_bytes / write_speed / 1e3 / waves,
     }
     largest = max(("multiprocessor", "dram", "l2"), key=terms.get)
-    bound = largest if largest != "multiprocessor" else (busiest if hidden else "latency")
-    us = terms["floor"] + terms[largest]
-    return Prediction(us, terms, pipes, latency, fit.blocks, waves, bound)
+    us = terms["floor"] + terms["write"] + terms[largest]
+    bound = max((largest, "floor", "write"), key=terms.get)
+    if bound == "multiprocessor":
+        bound = max(pipes, key=pipes.get) if most * busy > latency else "latency"
+        bound = "ends" if outside > looping else bound
+    return Prediction(us, terms, pipes, latency, launch.fit.blocks, waves, bound)
 
 
 def chain(predictions: list[Prediction]) -> Prediction:

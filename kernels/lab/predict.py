@@ -18,8 +18,14 @@ from kernels.lab.devices import device_of
 from kernels.lab.launch_model import Launch, Prediction, chain, predict_launch
 
 VALIDATION = Path(__file__).resolve().parents[2] / "data" / "model_validation.csv"
-ATTENTION = ("serial", "simt", "mma", "split_k")
-COMBINE_TILE = {"block_h": 1, "block_t": 1, "num_warps": 4, "num_stages": 1}
+ATTENTION = ("serial", "simt", "mma", "split_k", "staged")
+SPLITTING = ("split_k", "staged")
+PER_HEAD = ("serial", "simt")
+COMBINE_TILE = {"block_h": 1, "block_t": 1, "num_warps": 2, "num_stages": 1}
+COMBINE_CHUNK = 8
+# (L2, DRAM) loads of a pass, one after the other, that nothing hides. The head-shared rungs fetch a tile ahead.
+# `serial` finds its index in L1, where the token before it brought it.
+PASS_LOADS = {"serial": (0, 1), "simt": (1, 1)}
 
 
 @dataclass(frozen=True)
@@ -27,9 +33,9 @@ class Point:
     """One measured or asked-for configuration of sparse MLA decode; every head and candidate is live.
 
     Attributes:
-        impl: rung. tile: block_h, block_t, num_warps, num_stages by name.
+        impl: rung. tile: block_h, block_t, num_warps, num_stages by name, and wgmma for `staged`.
         batch, heads, topk, extra_topk: shape; `extra_topk` entries come from a second cache.
-        num_splits: of the rung split_k. scratch_bytes: 2 or 4 a partial value.
+        num_splits: of the rungs split_k and staged. scratch_bytes: 2 or 4 a partial value.
     """
 
     impl: str
@@ -45,17 +51,34 @@ class Point:
     def candidates(self) -> int:
         return self.topk + self.extra_topk
 
+    @property
+    def combines(self) -> bool:
+        """Whether a second launch merges partial outputs: `staged` writes the result itself with one split."""
+        return self.impl == "split_k" or (self.impl == "staged" and self.num_splits > 1)
+
     def requests(self, target: str) -> list:
-        """The kernels of this point as compile requests: the attention kernel, and combine for split_k."""
-        options = {"heads": self.heads, "topk": self.topk}
+        """The kernels of this point as compile requests: the attention kernel, and combine where it is launched.
+
+        Sizes that give the same machine code are asked for as one: Triton specialises integers by whether they
+        are 1 or a multiple of 16, and `staged` by whether there is one split.
+        """
+        options = {"heads": _like(self.heads, 64), "topk": _like(self.topk, 512)}
+        dtype = {2: "bfloat16", 4: "float32"}[self.scratch_bytes]
         if self.extra_topk:
-            options["extra_topk"] = self.extra_topk
+            options["extra_topk"] = _like(self.extra_topk, 512)
+        if self.impl == "staged":
+            options["num_splits"] = 8 if self.combines else 1
+        if self.combines:
+            options["scratch_dtype"] = dtype
         result = [make_request("sparse_mla", self.impl, self.tile, target, **options)]
-        if self.impl == "split_k":
-            dtype = {2: "bfloat16", 4: "float32"}[self.scratch_bytes]
-            more = {"heads": self.heads, "num_splits": self.num_splits, "scratch_dtype": dtype}
+        if self.combines:
+            more = {"heads": options["heads"], "num_splits": self.num_splits, "scratch_dtype": dtype}
             result.append(make_request("sparse_mla", "combine", COMBINE_TILE, target, **more))
         return result
+
+
+def _like(size: int, usual: int) -> int:
+    return usual if size % 16 == 0 else size
 
 
 def point(
@@ -79,77 +102,110 @@ def point(
     for name, value in sizes.items():
         if value < 1:
             raise ValueError(f"{name}: got {value}, accepted is 1 or more")
-    if num_splits > 1 and impl != "split_k":
-        raise ValueError(
-            f"num_splits: got {num_splits} for {impl!r}, accepted is 1; only split_k splits a row"
-        )
+    if num_splits > 1 and impl not in SPLITTING:
+        raise ValueError(f"num_splits: got {num_splits} for {impl!r}, accepted is 1; only {SPLITTING} split a row")
     if scratch_bytes not in (2, 4):
         raise ValueError(f"scratch_bytes: got {scratch_bytes}, accepted are 2 and 4")
     tile = asdict(tile) if is_dataclass(tile) else dict(tile)
+    if impl == "staged":
+        tile.setdefault("wgmma", False)
+    else:
+        tile.pop("wgmma", None)
     return Point(impl, tile, batch, heads, topk, extra_topk, num_splits, scratch_bytes)
 
 
-def unrolled(compiled: Compiled) -> int:
-    """Tiles that one pass through the main loop handles: 1, or more where a `tl.dot` loop was unrolled.
+def planned_point(batch: int, heads: int = 64, topk: int = 512, *, device="rtx-pro-6000", **how) -> Point:
+    """The `Point` that the planner would run on a device; `how` are further arguments of `plan`, such as impl."""
+    from kernels.sparse_mla import plan as planning
 
-    The products of a tile are known, so the pass's tensor operations tell. Warps beyond the tokens of a tile
-    repeat the scores of others, which the count allows for. Loops without tensor instructions count as 1.
+    device = device_of(device)
+    facts = device.target
+    card = planning.Device(device["sm_count"], facts.capability, facts.shared_optin)
+    chosen = planning.plan(batch, heads, topk, device=card, **how)
+    return point(chosen.impl, chosen.tile, batch, heads, topk, num_splits=chosen.num_splits)
+
+
+def _loop(compiled: Compiled):
+    return compiled.main_loop.counts if compiled.main_loop else None
+
+
+def unrolled(compiled: Compiled) -> int:
+    """Tiles that one pass through the main loop handles: 1, or more where the compiler unrolled it.
+
+    What a tile cannot do without bounds them: its entries must be loaded, each score needs an exponential, and
+    each product its tensor operations. Replicated work only raises a count, so the pass holds as many tiles as
+    the scarcest count allows.
     """
-    loop = compiled.main_loop
-    if loop is None or not loop.counts.tensor_flops or not compiled.block_t:
+    loop = _loop(compiled)
+    if loop is None or not compiled.block_t:
         return 1
-    rows, warps = max(compiled.block_h, 16), compiled.max_threads // 32
-    one = 2 * rows * compiled.block_t * 512
-    places = (rows // 16) * max(compiled.block_t // 8, 1)
-    expected = one * (1 + max(1, warps / places))
-    return max(1, round(loop.counts.tensor_flops * warps / expected))
+    warps = compiled.max_threads // 32
+    rows = compiled.block_h or 1
+    loads = sum(loop.bytes_of(name) for name in ("global_load", "async_copy")) * warps
+    single = 32 * warps * loop.widths.get("global_load", {}).get(1, 0)
+    bounds = [loads / (576 * compiled.block_t), 32 * warps * loop["special"] / (rows * compiled.block_t)]
+    if loop.tensor_flops:
+        bounds.append(loop.tensor_flops * warps / (4 * 512 * max(rows, 16) * compiled.block_t))
+    elif single:
+        # The per-head rungs read the 448 e4m3 numbers of an entry byte by byte
+        bounds.append(single / (448 * compiled.block_t))
+    return max(1, int(min(bounds)))
 
 
 def tensor_efficiency(compiled: Compiled) -> float | None:
     """Useful over issued tensor operations of the main loop: below 1 where warps repeat scores."""
-    if compiled.main_loop is None or not compiled.main_loop.counts.tensor_flops or not compiled.block_t:
+    loop = _loop(compiled)
+    if loop is None or not loop.tensor_flops or not compiled.block_t:
         return None
     useful = 4 * 512 * compiled.block_h * compiled.block_t * unrolled(compiled)
-    return useful / (compiled.main_loop.counts.tensor_flops * compiled.max_threads / 32)
+    return useful / (loop.tensor_flops * compiled.max_threads / 32)
 
 
 def launches(point: Point, compiled: list[Compiled]) -> list[Launch]:
     """The launches of a point, with grids, passes and bytes; `compiled` answers `point.requests`."""
     work = roofline.attention(point.batch, point.heads, point.candidates)
-    block_h, block_t = (
-        (1, point.tile["block_t"])
-        if point.impl in ("serial", "simt")
-        else (point.tile["block_h"], point.tile["block_t"])
-    )
+    block_h, block_t = (1 if point.impl in PER_HEAD else point.tile["block_h"]), point.tile["block_t"]
     groups = -(-point.heads // block_h)
     tiles = -(-point.topk // block_t) + -(-point.extra_topk // block_t)
     passes = -(-tiles // point.num_splits) / unrolled(compiled[0])
     requested = roofline.requested_kv_bytes(point.batch, point.heads, point.candidates, block_h)
-    scratch = roofline.scratch(point.batch, point.heads, point.num_splits, point.scratch_bytes)
-    split = point.impl == "split_k"
-    moved = work.bytes if not split else work.bytes - work.parts["output"] - work.parts["lse"]
-    written = sum(scratch.values()) if split else 0
-    chain_length = 512 // 16 + max(block_t // 16, 1) if compiled[0].counts["tensor"] else 0
-    # Scratch is small enough to stay in L2: it counts there, not in DRAM.
-    others = moved - work.parts["kv"] + written
+    written = work.parts["output"] + work.parts["lse"]
+    read = work.bytes - written
+    if point.combines:
+        # Scratch is small enough to stay in L2: it counts there, not in DRAM.
+        scratch = sum(roofline.scratch(point.batch, point.heads, point.num_splits, point.scratch_bytes).values())
+    pdl = point.impl in SPLITTING and device_target_overlaps(compiled[0].target)
+    tensor = compiled[0].counts["tensor"] > 0
     result = [
         Launch(
             compiled[0],
             point.batch * groups * point.num_splits,
             passes,
-            moved,
-            requested + others,
-            chain_length,
+            read if point.combines else work.bytes,
+            requested + read - work.parts["kv"],
+            scratch if point.combines else written,
+            # Scores add up 512 / 16 products one after the other, the output BLOCK_T / 16
+            tensor_chain=512 // 16 + max(block_t // 16, 1) if tensor else 0,
+            pass_loads=PASS_LOADS.get(point.impl, (0, 0)),
+            end_loads=(1, 1),
+            overlapped=pdl,
         )
     ]
-    if split:
-        combine = roofline.combine(point.batch, point.heads, point.num_splits, point.scratch_bytes)
-        passes = -(-point.num_splits // 8)
-        output = combine.parts["output"] + combine.parts["lse"]
+    if point.combines:
+        rounds = -(-point.num_splits // COMBINE_CHUNK)
+        # A chunk's LSEs say which of its partial outputs are there to be read
         result.append(
-            Launch(compiled[1], point.batch * point.heads, passes, output, combine.bytes, first=False)
-        )
+            Launch(
+                compiled[1], point.batch * point.heads, rounds, written, scratch, written,
+                pass_loads=(2, 0), end_loads=(2, 0), overlapped=pdl,
+            )
+        )  # fmt: skip
     return result
+
+
+def device_target_overlaps(target: str) -> bool:
+    """Whether a target has programmatic dependent launch: sm_90 and later."""
+    return int(target.removeprefix("sm_")) >= 90
 
 
 def predict_points(
@@ -176,15 +232,15 @@ def compile_points(points: list[Point], device) -> list[list[Compiled]]:
 
 
 def predict_compiled(point: Point, compiled: list[Compiled], device, parameters=None) -> Prediction:
-    """The prediction for a point whose kernels are at hand."""
+    """The prediction for a point whose kernels are at hand, with its band."""
     device = device_of(device)
     found = chain([predict_launch(launch, device, parameters) for launch in launches(point, compiled)])
     record = validation_of(device.target.name)
     if record is None:
         return found
     error = record["p90_error"]
-    said = f"predicted, validated on {record['device']}: "
-    said += f"90 % of {record['count']} points within {100 * error:.0f} %"
+    said = f"predicted, judged on {record['device']}: 90 % of {record['count']} held-out points "
+    said += f"within {100 * error:.0f} %"
     if record["device"] != device.key:
         said += ", transferred to another device"
     return replace(found, band=(found.us / (1 + error), found.us * (1 + error)), evidence=said)
@@ -209,21 +265,28 @@ def _validation_rows(path: Path) -> tuple[dict, ...]:
         return tuple(csv.DictReader(file))
 
 
-def validation_of(target: str) -> dict | None:
-    """The validation record that a target's predictions may cite: its own, else the newest one; None without.
+@lru_cache
+def _summary(path: Path, target: str) -> dict | None:
+    from kernels.lab.predict_fit import judge
 
-    `data/model_validation.csv` has columns utc, device, target, count, median_error, p90_error, spearman,
-    run_id.
-    """
-    rows = sorted(_validation_rows(VALIDATION), key=lambda row: (row["target"] == target, row["utc"]))
+    rows = [row for row in _validation_rows(path) if row["split"] == "holdout"]
     if not rows:
         return None
-    row = rows[-1]
-    return (
-        row
-        | {"count": int(row["count"])}
-        | {n: float(row[n]) for n in ("median_error", "p90_error", "spearman")}
-    )
+    newest = max(rows, key=lambda row: (row["target"] == target, row["utc"]))
+    rows = [row for row in rows if (row["device"], row["utc"]) == (newest["device"], newest["utc"])]
+    found = judge([(float(row["measured_us"]), float(row["predicted_us"])) for row in rows])
+    return {name: newest[name] for name in ("utc", "run_id", "device", "target")} | found
+
+
+def validation_of(target: str) -> dict | None:
+    """How good the model is on held-out points of a target, else of the newest device judged; None without.
+
+    Read from `data/model_validation.csv`, which `python -m kernels.lab validate` writes.
+
+    Returns:
+        utc, run_id, device, target, count, median_error, p90_error, spearman.
+    """
+    return _summary(VALIDATION, target)
 
 
 def __getattr__(name: str):

@@ -1,8 +1,7 @@
-"""Judges the launch model against measured times, and fits its free constants, on different points.
+"""Fits the launch model's free constants on one half of the measured points and judges it on the other.
 
-Times are compared by ratio: an error is |predicted / measured - 1|. A fit never sees the points it is judged
-on: `split` shares points out by a hash of their configuration, so the same point always falls on the same
-side.
+Times are compared by ratio: an error is |predicted / measured - 1|. The halves are drawn by a hash of (rung,
+tile, batch, topk): all split counts of such a group fall on the same side, and always on the same one.
 """
 
 import hashlib
@@ -11,8 +10,10 @@ import math
 from dataclasses import asdict, dataclass
 
 from kernels.lab.devices import device_of
-from kernels.lab.launch_model import parameter_table, parameters_of
-from kernels.lab.predict import ATTENTION, Point, compile_points, point, predict_compiled
+from kernels.lab.launch_model import chain, parameter_table, parameters_of, predict_launch
+from kernels.lab.predict import ATTENTION, SPLITTING, Point, compile_points, launches, point
+
+TILE = ("block_h", "block_t", "num_warps", "num_stages")
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Validation:
 
     Attributes:
         count: points. median_error, p90_error: of |predicted / measured - 1|. spearman: rank correlation.
-        rows: one a point, worst first: configuration, measured_us, predicted_us, error, bound.
+        rows: one a point, worst first: configuration, measured_us, predicted_us, error (signed), bound.
     """
 
     count: int
@@ -46,33 +47,66 @@ class Fit:
 
 def _number(row, name: str, default: int) -> int:
     value = row.get(name)
-    return default if value is None or value == "" or value != value else int(value)
+    return default if value is None or value == "" or value != value else int(float(value))
+
+
+def _wgmma(tile: tuple, tile_class: str) -> bool:
+    """Whether a staged tile asks for warp-group products: records have no column for it, the tuned table has."""
+    from kernels.sparse_mla.tiles import choices
+
+    name = "sm90" if tile_class == "native" else "sm120"
+    return any(
+        c.tile.wgmma
+        for c in choices()
+        if c.device_class == name and tuple(getattr(c.tile, n) for n in TILE) == tile
+    )
 
 
 def points_of(measurements) -> list[tuple[Point, float]]:
-    """(point, median_us) of the rows that a model of sparse MLA decode can judge: status ok, a rung of ours.
+    """(point, median_us) of the rows that a model of sparse MLA decode can judge, each configuration once.
 
     Args:
-        measurements: DataFrame or list of mappings with the columns of measurements.csv. Rows timed in a
-            chain are taken where the column `timer` exists: other timers add launch costs of the host.
+        measurements: DataFrame or list of mappings with the columns of measurements.csv. A row counts with
+            status ok, a rung of ours and, where the column exists, the timer `chain`: other timers add launch
+            costs of the host. `auto` on a GPU is the rung `staged`. Rows whose candidates are not all live are
+            left out. A configuration that several experiments timed counts with its median.
     """
     rows = measurements.to_dict("records") if hasattr(measurements, "to_dict") else list(measurements)
-    found = []
+    found: dict[str, tuple[Point, list[float]]] = {}
     for row in rows:
-        usable = (
-            row.get("op") == "sparse_mla_decode"
-            and row.get("impl") in ATTENTION
-            and row.get("status") == "ok"
-        )
-        if not usable or row.get("timer", "chain") != "chain":
+        if row.get("op") != "sparse_mla_decode" or row.get("status") != "ok":
             continue
-        tile = {name: _number(row, name, 1) for name in ("block_h", "block_t", "num_warps", "num_stages")}
-        splits = _number(row, "num_splits", 1) if row["impl"] == "split_k" else 1
-        shape = {"heads": _number(row, "heads", 64), "topk": _number(row, "topk", 512)}
-        swa = _number(row, "swa_tokens", 0)
-        asked = point(row["impl"], tile, int(row["batch"]), **shape, extra_topk=swa, num_splits=splits)
-        found.append((asked, float(row["median_us"])))
-    return found
+        impl, _, scratch = str(row.get("impl")).partition("_fp32")
+        scratch_bytes = 4 if str(row.get("impl")).endswith("_fp32") else 2
+        impl = "staged" if impl == "auto" else impl
+        live = _number(row, "context", 1 << 30) >= _number(row, "topk", 512)
+        if impl not in ATTENTION or row.get("timer", "chain") != "chain" or not live:
+            continue
+        tile = {name: _number(row, name, 1) for name in TILE}
+        if impl == "staged":
+            asked = row.get("wgmma")
+            known = asked is not None and asked == asked and asked != ""
+            tile["wgmma"] = (
+                str(asked) in ("True", "1", "true")
+                if known
+                else _wgmma(tuple(tile.values()), row.get("tile_class", "native"))
+            )
+        splits = _number(row, "num_splits", 1)
+        if splits > 1 and impl not in SPLITTING:
+            continue  # an experiment that splits a rung which cannot, by other means
+        asked = point(
+            impl,
+            tile,
+            int(row["batch"]),
+            heads=_number(row, "heads", 64),
+            topk=_number(row, "topk", 512),
+            extra_topk=_number(row, "swa_tokens", 0),
+            num_splits=splits,
+            scratch_bytes=scratch_bytes,
+        )
+        key = json.dumps(asdict(asked), sort_keys=True)
+        found.setdefault(key, (asked, []))[1].append(float(row["median_us"]))
+    return [(asked, sorted(times)[len(times) // 2]) for asked, times in found.values()]
 
 
 def spearman(left, right) -> float:
@@ -82,42 +116,51 @@ def spearman(left, right) -> float:
     return float(pd.Series(list(left)).rank().corr(pd.Series(list(right)).rank()))
 
 
-def _judge(points, compiled, device, parameters) -> Validation:
+def judge(pairs: list[tuple[float, float]]) -> dict:
+    """count, median_error, p90_error and spearman of (measured, predicted) pairs."""
     import numpy as np
 
+    errors = [abs(predicted / measured - 1) for measured, predicted in pairs]
+    rank = spearman(*zip(*pairs, strict=True)) if len(pairs) > 1 else math.nan
+    return {
+        "count": len(pairs),
+        "median_error": float(np.median(errors)),
+        "p90_error": float(np.quantile(errors, 0.9)),
+        "spearman": rank,
+    }
+
+
+def _judge(points, prepared, device, parameters) -> Validation:
     rows = []
-    for (asked, measured), code in zip(points, compiled, strict=True):
-        predicted = predict_compiled(asked, code, device, parameters)
+    for (asked, measured), group in zip(points, prepared, strict=True):
+        predicted = chain([predict_launch(launch, device, parameters) for launch in group])
         row = asdict(asked) | {
             "measured_us": measured,
             "predicted_us": predicted.us,
+            "error": predicted.us / measured - 1,
             "bound": predicted.bound,
         }
-        rows.append(row | {"error": abs(predicted.us / measured - 1)})
-    errors = [row["error"] for row in rows]
-    rank = (
-        spearman([r["measured_us"] for r in rows], [r["predicted_us"] for r in rows])
-        if len(rows) > 1
-        else math.nan
-    )
-    return Validation(
-        len(rows),
-        float(np.median(errors)),
-        float(np.quantile(errors, 0.9)),
-        rank,
-        sorted(rows, key=lambda row: -row["error"]),
-    )
+        rows.append(row)
+    found = judge([(row["measured_us"], row["predicted_us"]) for row in rows])
+    return Validation(**found, rows=sorted(rows, key=lambda row: -abs(row["error"])))
 
 
-def _compiled_points(measurements, device):
+def _prepared(measurements, device):
+    """Points whose kernels compile and fit, each with its launches."""
     points = points_of(measurements)
     if not points:
         raise ValueError(
             "measurements: no row has op sparse_mla_decode, a rung of ours, status ok and timer chain"
         )
     compiled = compile_points([asked for asked, _ in points], device)
-    usable = [(p, c) for p, c in zip(points, compiled, strict=True) if all(one.ok for one in c)]
-    return [p for p, _ in usable], [c for _, c in usable]
+    kept, prepared = [], []
+    for one, code in zip(points, compiled, strict=True):
+        if all(kernel.ok for kernel in code):
+            group = launches(one[0], code)
+            if all(launch.fit.blocks for launch in group):
+                kept.append(one)
+                prepared.append(group)
+    return kept, prepared
 
 
 def validate(measurements, device="h200", parameters: dict[str, float] | None = None) -> Validation:
@@ -131,13 +174,13 @@ def validate(measurements, device="h200", parameters: dict[str, float] | None = 
     Raises:
         ValueError: no usable row.
     """
-    points, compiled = _compiled_points(measurements, device)
-    return _judge(points, compiled, device_of(device), parameters)
+    points, prepared = _prepared(measurements, device)
+    return _judge(points, prepared, device_of(device), parameters)
 
 
 def held_out(asked: Point, share: float = 0.5) -> bool:
-    """Whether a point is judged on (and never fitted on), by a hash of its configuration."""
-    text = json.dumps(asdict(asked), sort_keys=True)
+    """Whether a point is judged on (and never fitted on), by a hash of its rung, tile, batch and topk."""
+    text = json.dumps([asked.impl, asked.tile, asked.batch, asked.topk], sort_keys=True)
     return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 16**8 < share
 
 
@@ -146,45 +189,75 @@ def free_parameters() -> dict[str, tuple[float, float]]:
     return {row["parameter"]: (row["low"], row["high"]) for row in parameter_table() if row["fitted"]}
 
 
-def fit(measurements, device="h200", share: float = 0.5, rounds: int = 6, seed_parameters=None) -> Fit:
+def weights(points: list[tuple[Point, float]]) -> list[float]:
+    """1 / sqrt(points of the same rung and tile): a tile timed often does not drown the others."""
+    kernels = [json.dumps([asked.impl, asked.tile], sort_keys=True) for asked, _ in points]
+    return [kernels.count(kernel) ** -0.5 for kernel in kernels]
+
+
+def fit(measurements, device="h200", share: float = 0.5, rounds: int = 20, seed_parameters=None) -> Fit:
     """Fit the free constants on a part of the points, judge on the rest.
 
-    Coordinate search: each constant in turn tries steps that shrink from round to round, within its bounds; a
-    step stays if the mean absolute logarithm of predicted over measured falls. Few constants, no gradients,
-    and the same result every time.
+    Levenberg and Marquardt's steps on logarithms of constants and of times, reweighted towards the least sum of
+    absolute errors, so that single odd points pull little. No random numbers: the same rows give the same fit.
 
     Args:
-        share: part of the points that is held out.
+        share: part of the groups that is held out.
 
     Raises:
         ValueError: no usable row, or one side of the split is empty.
     """
     device = device_of(device)
-    points, compiled = _compiled_points(measurements, device)
+    points, prepared = _prepared(measurements, device)
     sides: dict[bool, tuple[list, list]] = {True: ([], []), False: ([], [])}
-    for one, code in zip(points, compiled, strict=True):
+    for one, group in zip(points, prepared, strict=True):
         side = sides[held_out(one[0], share)]
         side[0].append(one)
-        side[1].append(code)
+        side[1].append(group)
     if not sides[True][0] or not sides[False][0]:
         raise ValueError(f"share: {share} of {len(points)} points leaves one side empty; measure more points")
-    parameters = parameters_of(device.target.name) | (seed_parameters or {})
-
-    def cost(candidate: dict[str, float]) -> float:
-        total = 0.0
-        for (asked, measured), code in zip(*sides[False], strict=True):
-            total += abs(math.log(predict_compiled(asked, code, device, candidate).us / measured))
-        return total / len(sides[False][0])
-
-    best = cost(parameters)
-    for round_number in range(rounds):
-        step = 1 + 1.0 / 2**round_number
-        for name, (low, high) in free_parameters().items():
-            for factor in (step, 1 / step):
-                candidate = parameters | {name: min(max(parameters[name] * factor, low), high)}
-                value = cost(candidate)
-                if value < best - 1e-9:
-                    parameters, best = candidate, value
+    start = parameters_of(device.target.name) | (seed_parameters or {})
+    parameters = _minimise(*sides[False], device, start, rounds)
     return Fit(
         parameters, _judge(*sides[False], device, parameters), _judge(*sides[True], device, parameters)
     )
+
+
+def _minimise(points, prepared, device, start: dict[str, float], rounds: int) -> dict[str, float]:
+    import numpy as np
+
+    bounds = free_parameters()
+    names = list(bounds)
+    low, high = np.log(np.array([bounds[name] for name in names])).T
+    weight = np.array(weights(points))
+    measured = np.log([us for _, us in points])
+
+    def named(vector) -> dict[str, float]:
+        return start | dict(zip(names, np.exp(vector).tolist(), strict=True))
+
+    def residual(vector):
+        values = named(vector)
+        times = [sum(predict_launch(one, device, values).us for one in group) for group in prepared]
+        return np.log(times) - measured
+
+    def cost(off) -> float:
+        return float((np.abs(off) * weight).sum())
+
+    here = np.clip(np.log([start[name] for name in names]), low, high)
+    off, damping = residual(here), 1e-2
+    for _ in range(rounds):
+        slopes = np.stack([(residual(here + 0.02 * unit) - off) / 0.02 for unit in np.eye(len(names))], 1)
+        near = weight / np.maximum(np.abs(off), 0.03)
+        normal, gradient = slopes.T @ (near[:, None] * slopes), slopes.T @ (near * off)
+        scale = np.diag(normal) + 1e-6 * max(float(np.diag(normal).max()), 1e-12)
+        for _ in range(8):
+            step = np.clip(np.linalg.solve(normal + damping * np.diag(scale), -gradient), -0.7, 0.7)
+            there = np.clip(here + step, low, high)
+            new = residual(there)
+            if cost(new) < cost(off) - 1e-6:
+                here, off, damping = there, new, max(damping / 3, 1e-6)
+                break
+            damping *= 3
+        else:
+            break
+    return named(here)

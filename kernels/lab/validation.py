@@ -1,0 +1,112 @@
+"""Reads measured rows, fits and judges the launch model on them, and writes what the chapters read.
+
+`data/model_validation.csv` has one row a point that was judged: utc, run_id, device, target, impl, the tile,
+batch, heads, topk, extra_topk, num_splits, scratch_bytes, measured_us, predicted_us, error (predicted over
+measured, less one), split ("fit" or "holdout") and bound (the term that sets the predicted time). The fitted
+constants go into `data/model_parameters.csv`.
+"""
+
+import csv
+import json
+from pathlib import Path
+
+from kernels.lab import launch_model, predict, predict_fit
+from kernels.lab.devices import device_of
+
+TILE = ("block_h", "block_t", "num_warps", "num_stages", "wgmma")
+SHAPE = ("batch", "heads", "topk", "extra_topk", "num_splits", "scratch_bytes")
+COLUMNS = ("utc", "run_id", "device", "target", "impl", *TILE, *SHAPE)
+COLUMNS += ("measured_us", "predicted_us", "error", "split", "bound")
+
+
+def read_rows(path: Path) -> list[dict]:
+    """Measured rows from a file: measurements.csv's columns, or the timings of `tune` as JSON lines.
+
+    Raises:
+        ValueError: neither of the two.
+    """
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+    if path.suffix != ".jsonl":
+        raise ValueError(f"--rows: got {path.name!r}, accepted are .csv (measurements) and .jsonl (timings of tune)")
+    rows = []
+    for line in path.read_text().splitlines():
+        timing = json.loads(line)
+        row = {"op": "sparse_mla_decode", "impl": "staged", "status": "ok", "timer": "chain"}
+        row |= dict(zip(TILE, timing["tile"], strict=True))
+        row |= {name: timing[name] for name in ("batch", "heads", "num_splits")}
+        rows.append(row | {"topk": timing["candidates"], "median_us": timing["us"]})
+    return rows
+
+
+def recorded_rows(device) -> tuple[list[dict], dict]:
+    """Rows of sparse MLA decode of the newest recorded run on a device, and its run.json.
+
+    Raises:
+        ValueError: no recorded run on it.
+    """
+    from kernels.lab.records import store
+
+    records = store.load_all(device=device_of(device).name)
+    if not records:
+        raise ValueError(f"device: no recorded run on {device_of(device).name} in data/runs; give --rows")
+    record = records[0]
+    table = record.table("measurements")
+    return table[table["op"] == "sparse_mla_decode"].to_dict("records"), record.info
+
+
+def table(fit: predict_fit.Fit, device, utc: str, run_id: str) -> list[dict]:
+    """The rows of `data/model_validation.csv` for one fit, in a fixed order."""
+    device = device_of(device)
+    head = {"utc": utc, "run_id": run_id, "device": device.key, "target": device.target.name}
+    rows = []
+    for split, validation in (("fit", fit.fitted), ("holdout", fit.held_out)):
+        for row in validation.rows:
+            tile = {name: row["tile"].get(name, False) for name in TILE}
+            tile["wgmma"] = int(tile["wgmma"])
+            times = {"measured_us": f"{row['measured_us']:.3f}", "predicted_us": f"{row['predicted_us']:.3f}"}
+            shape = {name: row[name] for name in SHAPE}
+            judged = {"error": f"{row['error']:.4f}", "split": split, "bound": row["bound"]}
+            rows.append(head | {"impl": row["impl"]} | tile | shape | times | judged)
+    order = ("impl", *TILE, *SHAPE)
+    return sorted(rows, key=lambda row: tuple(row[name] for name in order))
+
+
+def write(rows: list[dict], path: Path | None = None) -> None:
+    """Write the validated points."""
+    with (path or predict.VALIDATION).open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_parameters(fitted: dict[str, float], path: Path | None = None) -> None:
+    """Put fitted values into the table of parameters; everything else in it stays as it is."""
+    path = path or launch_model.PARAMETERS
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        names, rows = reader.fieldnames, list(reader)
+    for row in rows:
+        if row["fitted"] == "1" and row["parameter"] in fitted:
+            row["value"] = f"{fitted[row['parameter']]:.4g}"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def summary(rows: list[dict]) -> list[dict]:
+    """How good the model is, by split and rung: split, impl ("all" too), count, median_error, p90_error, spearman."""
+    found = []
+    for split in ("holdout", "fit"):
+        here = [row for row in rows if row["split"] == split]
+        for impl in ("all", *dict.fromkeys(row["impl"] for row in here)):
+            pairs = [
+                (float(row["measured_us"]), float(row["predicted_us"]))
+                for row in here
+                if impl in ("all", row["impl"])
+            ]
+            if pairs:
+                found.append({"split": split, "impl": impl} | predict_fit.judge(pairs))
+    return found
