@@ -131,11 +131,9 @@ def typed_numbers(text, allowed):
             value *= {"K": 1024, "M": 1024**2}.get(suffix, 1)
             unit = MEASURES.get(word or "")
             count = value <= SMALL and not fraction
-            if unit:
-                # "three times" as 3 times is a count of occasions; 3x is a ratio.
-                fits = unit in allowed.get(value, ()) or (count and word == "times")
-            else:
-                fits = count or value in allowed
+            # "three times" as 3 times is a count of occasions; 3x is a ratio.
+            counted = count and (not unit or word == "times")
+            fits = counted or (unit in allowed.get(value, ()) if unit else value in allowed)
             if not fits:
                 shown = f"{whole}{fraction or ''}{suffix or ''}" + (f" {word}" if unit else "")
                 found.append((shown, sentence.strip()))
