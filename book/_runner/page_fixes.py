@@ -13,6 +13,10 @@ from docutils import nodes
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[µmn]s|tok/s|[KMGT]i?B(?:/s)?|TFLOP/s|W|MHz|GHz)(?![\w]))")
 
+PREPRINT = re.compile(r"arXiv:(\d{4}\.\d{5})")
+REPOSITORY = re.compile(r"(?<=Repository )([\w.-]+/[\w.-]+?)(?=\.? |\.?$)")
+THREAD = re.compile(r"(?<!\S)([\w.-]+/[\w.-]+)\. (?:Pull request|Issue|Thread) (\d+)")
+
 
 def replace_thebe() -> None:
     """Make Sphinx load this module's `setup` for the extension named sphinx_thebe."""
@@ -25,6 +29,7 @@ def setup(app):
     """Sphinx calls this."""
     app.add_config_value("thebe_config", {}, "html")  # Jupyter Book sets it
     app.connect("doctree-read", describe_figures)
+    app.connect("doctree-resolved", link_sources)
     app.connect("doctree-resolved", keep_units_beside_numbers)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -43,6 +48,32 @@ def evidence_line(picture: Path) -> str | None:
         return None
     found = ElementTree.parse(picture).find(f".//{DESCRIPTION}")
     return found.text if found is not None else None
+
+
+def link_sources(app, doctree, docname) -> None:
+    """In the bibliography preprints, repositories and threads, which are named by number, become links."""
+    for citation in doctree.findall(nodes.citation):
+        for text in list(citation.findall(nodes.Text)):
+            if pieces := linked(str(text)):
+                text.parent.replace(text, pieces)
+
+
+def linked(text: str) -> list[nodes.Node]:
+    """`text` with links, or an empty list where it names no source."""
+    found = [(match.span(), f"https://arxiv.org/abs/{match[1]}") for match in PREPRINT.finditer(text)]
+    found += [(match.span(), f"https://github.com/{match[1]}") for match in REPOSITORY.finditer(text)]
+    # The host leads from an issue's address to a pull request of that number.
+    found += [
+        (match.span(), f"https://github.com/{match[1]}/issues/{match[2]}") for match in THREAD.finditer(text)
+    ]
+    pieces, end = [], 0
+    for (start, stop), address in sorted(found):
+        pieces += [
+            nodes.Text(text[end:start]),
+            nodes.reference("", text[start:stop], refuri=address, internal=False),
+        ]
+        end = stop
+    return [*pieces, nodes.Text(text[end:])] if pieces else []
 
 
 def keep_units_beside_numbers(app, doctree, docname) -> None:
