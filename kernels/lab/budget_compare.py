@@ -44,12 +44,16 @@ CATEGORIES = {
 }
 
 
+KEPT_TWICE = "K in two layouts"
+
+
 def moves(budget: TileBudget) -> dict[str, int]:
     """What a compiler may do to the shared memory of a budget: name of the move to bytes that it adds.
 
     operand layouts: K goes from gathered bytes straight to register fragments, through a buffer of bytes that
         is as wide as the widest column block and is used again for the next one (or from the staged bytes).
     one block at a time: K's column blocks pass through one bfloat16 buffer.
+    K in two layouts: the whole tile lies in shared memory once for each product.
     rope kept: the rotary block, which is bfloat16 in memory, stays in shared memory for the second product.
     reuse: P and the row reduction lie where K was.
     two layouts of P: the products want P with different inner strides, so it is stored twice.
@@ -62,6 +66,7 @@ def moves(budget: TileBudget) -> dict[str, int]:
     return {
         "operand layouts": (0 if staged else tokens * widest) - part["key_tile"],
         "one block at a time": 2 * tokens * widest - part["key_tile"],
+        KEPT_TWICE: part["key_tile"],
         "rope kept": 128 * tokens,
         "reuse": -(part["probabilities"] + part["row_reduction"]),
         "two layouts of P": part["probabilities"],
@@ -70,25 +75,33 @@ def moves(budget: TileBudget) -> dict[str, int]:
     }
 
 
-_EXCLUSIVE = {frozenset(("operand layouts", "one block at a time")), frozenset(("reuse", "two layouts of P"))}
+_EXCLUSIVE = {
+    frozenset(("operand layouts", "one block at a time")),
+    frozenset((KEPT_TWICE, "operand layouts")),
+    frozenset((KEPT_TWICE, "one block at a time")),
+    frozenset(("reuse", "two layouts of P")),
+}
+MOST_MOVES = 3
+WORTH = 512
 
 
 def explain_shared(budget: TileBudget, shared_bytes: int) -> tuple[dict[str, int], int]:
     """The fewest moves that come closest to the compiled bytes, and the bytes left unexplained.
 
-    A move counts only if it brings the sum at least 1,024 bytes closer.
+    A further move counts only if it brings the sum at least 512 bytes closer.
     """
     available = {name: value for name, value in moves(budget).items() if value}
-    best, best_cost = (), abs(shared_bytes - budget.shared_bytes)
-    for count in range(1, 5):
+    apart = shared_bytes - budget.shared_bytes
+    best, least = (), abs(apart)
+    for count in range(1, MOST_MOVES + 1):
         for chosen in combinations(available, count):
             if any(pair <= set(chosen) for pair in _EXCLUSIVE):
                 continue
-            cost = abs(shared_bytes - budget.shared_bytes - sum(available[name] for name in chosen))
-            if cost + 1024 * (count - len(best)) < best_cost:
-                best, best_cost = chosen, cost
+            left = abs(apart - sum(available[name] for name in chosen))
+            if left + WORTH * (count - len(best)) <= least:
+                best, least = chosen, left
     picked = {name: available[name] for name in best}
-    return picked, shared_bytes - budget.shared_bytes - sum(picked.values())
+    return picked, apart - sum(picked.values())
 
 
 def compare(budget: TileBudget, compiled) -> Comparison:

@@ -3,33 +3,34 @@
 A block of W warps runs n passes of its main loop. One pass costs, in clocks,
 
     pipe(x)  = clocks that the pass keeps pipe x of a multiprocessor busy
-    S        = max pipe + serial_share * (the other pipes' sum)     what blocks on one multiprocessor share
-    L        = what the pass waits for without using a pipe         what other blocks can hide
+    S        = the busiest pipe's clocks                             what blocks on one multiprocessor share
+    L        = what the pass waits for without that pipe             what other blocks can hide
 
-S is not the maximum alone: barriers part a pass into fetch, dequantise, multiply and softmax, and one block is
-in one of these at a time. With r blocks on a multiprocessor a pass takes as long as a round of a closed queue
-with one server (service S) and a delay L, by exact mean value analysis (Reiser and Lavenberg, 1980):
+Barriers part a pass into fetch, dequantise, multiply and softmax, so one block does not hide its own waiting.
+With r blocks on a multiprocessor a pass takes as long as a round of a closed queue with one server (service S)
+and a delay L, by exact mean value analysis (Reiser and Lavenberg, 1980):
 
     queue(0) = 0,   round(r) = L + S * (1 + queue(r - 1)),   queue(r) = r * (round(r) - L) / round(r)
 
 so one block takes L + S, and many take r * S. What lies outside the loop is one more round, `ends`:
 
-    wave(r)  = n * round(r) + ends(r)
+    wave(r)  = n * round(r) + ends(r)           n is the mean over blocks, in the last wave the most
     sm       = sum of wave(r) over the waves of the multiprocessor that got most blocks
     time     = floor + max(sm / clock, DRAM bytes / bandwidth, L2 bytes / bandwidth)
                      + bytes written / (write_efficiency * L2 bandwidth) / waves
 
 Blocks of one wave end together, so their writes hide behind nothing; with more waves the others' work hides them.
 
-    issue        = instructions * W / schedulers * issue_inefficiency, or more where the float or integer lanes
-                   are slower; counted as one pipe
-    special, conversion = instructions * 32 W / lanes
+    issue        = instructions * W / schedulers
+    fma, integer, special, conversion = instructions * 32 W / lanes
     tensor       = operations * W / (operations a clock): mma.sync reaches `warp_mma_fraction` of the rate, a
                    warp group's product `warpgroup_fraction`
-    memory pipe  = wavefronts of 128 bytes: shared * shared_conflicts + global + shuffles
+    memory pipe  = wavefronts of 128 bytes: shared + scalar shared * scalar_conflicts + global + shuffles. Scalar
+                   are accesses of up to 4 bytes a thread: exchanges between layouts, whose bank conflicts no
+                   count shows. Wider ones go to swizzled tiles
     L            = instructions a warp * instruction_latency + barriers * barrier_latency
                    + shuffles * shuffle_latency + dependent tensor instructions * their latency
-                   + loads that nothing hides
+                   + reloads of spilled registers * spill_latency + loads that nothing hides
 
 Parameters are in `data/model_parameters.csv`, rates in `data/devices.csv`.
 """
@@ -46,7 +47,6 @@ from kernels.lab.occupancy import Occupancy, occupancy
 
 PARAMETERS = Path(__file__).resolve().parents[2] / "data" / "model_parameters.csv"
 MEMORY_BYTES_PER_CLOCK = 128  # shared memory and L1: 32 banks of 4 bytes
-ARITHMETIC = ("issue", "fma", "integer", "fma and integer")
 
 
 @lru_cache
@@ -93,7 +93,9 @@ class Demand:
     conversion: float = 0
     special: float = 0
     shared: float = 0
+    scalar_shared: float = 0
     global_memory: float = 0
+    reloads: float = 0
     shuffles: float = 0
     barriers: float = 0
     tensor_flops: float = 0
@@ -105,16 +107,20 @@ class Demand:
 
 def demand(counts: Counts) -> Demand:
     """The demand of counted code."""
+    shared = [counts.widths.get(name, {}) for name in ("shared_load", "shared_store")]
+    scalar = sum(number for widths in shared for width, number in widths.items() if width <= 4)
     return Demand(
         instructions=counts.total,
         fma=counts["fma"],
         integer=counts["integer"] + counts["compare"] + counts["move"],
         conversion=counts["conversion"],
         special=counts["special"],
-        shared=wavefronts(counts, "shared_load", "shared_store"),
+        shared=wavefronts(counts, "shared_load", "shared_store") - scalar,
+        scalar_shared=scalar,
         global_memory=wavefronts(
             counts, "global_load", "global_store", "async_copy", "local_load", "local_store"
         ),
+        reloads=counts["local_load"],
         shuffles=counts["shuffle"],
         barriers=counts.opcodes.get("BAR", 0),
         tensor_flops=counts.tensor_flops,
@@ -128,7 +134,8 @@ class Launch:
     Attributes:
         compiled: its machine code, for the device's target.
         blocks: programs in the grid.
-        passes: passes through the main loop of the block that has most.
+        passes: passes through the main loop of the block that has most. mean_passes: over all blocks, where
+            they differ.
         dram_bytes: bytes that must come from or go to DRAM, each once.
         l2_bytes: bytes that the blocks read from L2. written_bytes: bytes that they write.
         tensor_chain: dependent tensor instructions of a pass, 0 for a kernel without.
@@ -147,6 +154,7 @@ class Launch:
     pass_loads: tuple[int, int] = (0, 0)
     end_loads: tuple[int, int] = (0, 0)
     overlapped: bool = False
+    mean_passes: float | None = None
 
     @property
     def warps(self) -> int:
@@ -212,26 +220,19 @@ def pipe_clocks(one: Demand, launch: Launch, device: Device, parameters: dict[st
     rate = device["fp8_tensor_flops_per_clock" if launch.eight_bit else "bf16_tensor_flops_per_clock"]
     rate *= parameters["warpgroup_fraction"] if launch.warpgroup else device.get("warp_mma_fraction", 1.0)
     shuffles = one.shuffles * 32 / device["shuffle_lanes"]
+    shared = one.shared + one.scalar_shared * parameters["scalar_conflicts"]
     pipes = {
-        "issue": one.instructions * warps / device["issue_slots"] * parameters["issue_inefficiency"],
+        "issue": one.instructions * warps / device["issue_slots"],
         "fma": one.fma * lanes / device["fma_lanes"],
         "integer": one.integer * lanes / device["integer_lanes"],
         "conversion": one.conversion * lanes / device["conversion_lanes"],
         "special": one.special * lanes / device["special_lanes"],
         "tensor": one.tensor_flops * warps / rate,
-        "memory pipe": warps * (one.shared * parameters["shared_conflicts"] + one.global_memory + shuffles),
+        "memory pipe": warps * (shared + one.global_memory + shuffles),
     }
     if parameters.get("unified_lanes"):
         pipes["fma and integer"] = pipes.pop("fma") + pipes.pop("integer")
     return pipes
-
-
-def service(pipes: dict[str, float], serial_share: float) -> float:
-    """S: the busiest pipe, and the part of the others that a block cannot overlap with it."""
-    alone = [clocks for name, clocks in pipes.items() if name not in ARITHMETIC]
-    alone.append(max(pipes.get(name, 0.0) for name in ARITHMETIC))
-    busiest = max(alone)
-    return busiest + serial_share * (sum(alone) - busiest)
 
 
 def waiting(one: Demand, loads: tuple[int, int], device: Device, parameters: dict[str, float]) -> float:
@@ -242,6 +243,7 @@ def waiting(one: Demand, loads: tuple[int, int], device: Device, parameters: dic
         one.instructions * parameters["instruction_latency"]
         + one.barriers * parameters["barrier_latency"]
         + one.shuffles * parameters["shuffle_latency"]
+        + one.reloads * parameters["spill_latency"]
         + loads[0] * l2
         + loads[1] * parameters["entry_latency"] * clock
     )
@@ -278,23 +280,25 @@ def predict_launch(launch: Launch, device, parameters: dict[str, float] | None =
     device = device_of(device)
     _checked(launch, device)
     parameters = parameters_of(device.target.name) | (parameters or {})
-    clock, share = device["boost_clock"], parameters["serial_share"]
+    clock = device["boost_clock"]
     pipes = pipe_clocks(launch.loop, launch, device, parameters)
-    busy = service(pipes, share)
+    busy = max(pipes.values())
     step = parameters["warpgroup_latency" if launch.warpgroup else "tensor_latency"]
     latency = waiting(launch.loop, launch.pass_loads, device, parameters) + launch.tensor_chain * step
-    ends_busy = service(pipe_clocks(launch.ends, launch, device, parameters), share)
+    ends_busy = max(pipe_clocks(launch.ends, launch, device, parameters).values())
     ends_latency = waiting(launch.ends, launch.end_loads, device, parameters)
-    passes = launch.passes if launch.compiled.main_loop else 0
+    most_passes = launch.passes if launch.compiled.main_loop else 0
+    mean_passes = most_passes if launch.mean_passes is None else min(launch.mean_passes, most_passes)
 
     remaining = -(-launch.blocks // device["sm_count"])
     full, rest = divmod(remaining, launch.fit.blocks)
-    looping = outside = 0.0
-    for resident, count in ((launch.fit.blocks, full), (rest, 1)):
-        if resident and count:
-            looping += count * passes * round_clocks(latency, busy, resident)
-            outside += count * round_clocks(ends_latency, ends_busy, resident)
     waves = full + (rest > 0)
+    looping = outside = 0.0
+    for resident, count, last in ((launch.fit.blocks, full, rest == 0), (rest, 1, True)):
+        if resident and count:
+            passes = count * mean_passes + (most_passes - mean_passes) * last
+            looping += passes * round_clocks(latency, busy, resident)
+            outside += count * round_clocks(ends_latency, ends_busy, resident)
     most = min(remaining, launch.fit.blocks)
 
     active = min(launch.blocks, device["sm_count"])

@@ -167,20 +167,22 @@ def launches(point: Point, compiled: list[Compiled]) -> list[Launch]:
     block_h, block_t = (1 if point.impl in PER_HEAD else point.tile["block_h"]), point.tile["block_t"]
     groups = -(-point.heads // block_h)
     tiles = -(-point.topk // block_t) + -(-point.extra_topk // block_t)
-    passes = -(-tiles // point.num_splits) / unrolled(compiled[0])
+    # A split beyond the last tile is a block that ends at once and leaves no partial output
+    splits = min(point.num_splits, tiles)
+    a_pass = unrolled(compiled[0])
     requested = roofline.requested_kv_bytes(point.batch, point.heads, point.candidates, block_h)
     written = work.parts["output"] + work.parts["lse"]
     read = work.bytes - written
     if point.combines:
         # Scratch is small enough to stay in L2: it counts there, not in DRAM.
-        scratch = sum(roofline.scratch(point.batch, point.heads, point.num_splits, point.scratch_bytes).values())
+        scratch = sum(roofline.scratch(point.batch, point.heads, splits, point.scratch_bytes).values())
     pdl = point.impl in SPLITTING and device_target_overlaps(compiled[0].target)
     tensor = compiled[0].counts["tensor"] > 0
     result = [
         Launch(
             compiled[0],
-            point.batch * groups * point.num_splits,
-            passes,
+            point.batch * groups * splits,
+            -(-tiles // splits) / a_pass,
             read if point.combines else work.bytes,
             requested + read - work.parts["kv"],
             scratch if point.combines else written,
@@ -189,6 +191,7 @@ def launches(point: Point, compiled: list[Compiled]) -> list[Launch]:
             pass_loads=PASS_LOADS.get(point.impl, (0, 0)),
             end_loads=(1, 1),
             overlapped=pdl,
+            mean_passes=tiles / splits / a_pass,
         )
     ]
     if point.combines:

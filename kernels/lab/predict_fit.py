@@ -195,7 +195,13 @@ def weights(points: list[tuple[Point, float]]) -> list[float]:
     return [kernels.count(kernel) ** -0.5 for kernel in kernels]
 
 
-def fit(measurements, device="h200", share: float = 0.5, rounds: int = 20, seed_parameters=None) -> Fit:
+def fit(
+    measurements,
+    device="h200",
+    share: float = 0.5,
+    rounds: int = 20,
+    seed_parameters=None,
+) -> Fit:
     """Fit the free constants on a part of the points, judge on the rest.
 
     Levenberg and Marquardt's steps on logarithms of constants and of times, reweighted towards the least sum of

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
 
 import pandas as pd
 
 from kernels.lab import budget, budget_compare
+from kernels.lab.budget_compare import explain_shared
 from kernels.lab.compile import Compiled, compile_many, make_request
 from kernels.lab.compile.legality import legal
 from kernels.lab.devices import target_of
@@ -16,7 +16,7 @@ SIZES = (16, 32, 64)
 QUICK = [(h, t, 8, 1) for h in SIZES for t in SIZES]
 QUICK += [(h, t, 4, 1) for h in SIZES[:2] for t in SIZES[:2]] + [(32, 32, 8, 2)]
 MORE_STAGES = [(32, 32, 8, 3), (64, 16, 8, 2)]
-KEPT_TWICE = "K in two layouts"
+KEPT_TWICE = budget_compare.KEPT_TWICE
 NAMES = ("block_h", "block_t", "num_warps", "num_stages")
 
 
@@ -78,33 +78,6 @@ def rows(compiled: Iterable[Compiled], target: str = "sm_120") -> pd.DataFrame:
         table.append(row | {"reason": reason(one, target)})
     frame = pd.DataFrame(table)
     return frame.sort_values(["num_stages", "num_warps", "block_h", "block_t"], ignore_index=True)
-
-
-def moves(need: budget.TileBudget) -> dict[str, int]:
-    """What a compiler may do to a tile's shared bytes: `budget_compare.moves`, and K stored twice."""
-    return budget_compare.moves(need) | {KEPT_TWICE: need.shared["key_tile"]}
-
-
-_EXCLUSIVE = {*budget_compare._EXCLUSIVE, frozenset((KEPT_TWICE, "operand layouts"))}
-
-
-def explain_shared(need: budget.TileBudget, shared_bytes: int) -> tuple[dict[str, int], int]:
-    """The fewest moves that come closest to the compiled bytes, and what they leave unexplained.
-
-    A further move counts only if it brings the sum at least 512 bytes closer.
-    """
-    apart = shared_bytes - need.shared_bytes
-    available = {name: value for name, value in moves(need).items() if value}
-    best, cost = (), abs(apart)
-    for count in range(1, 4):
-        for chosen in combinations(available, count):
-            if any(pair <= set(chosen) for pair in _EXCLUSIVE):
-                continue
-            left = abs(apart - sum(available[name] for name in chosen))
-            if left + 512 * (count - len(best)) <= cost:
-                best, cost = chosen, left
-    picked = {name: available[name] for name in best}
-    return picked, apart - sum(picked.values())
 
 
 def beside_budget(compiled: Iterable[Compiled]) -> pd.DataFrame:
