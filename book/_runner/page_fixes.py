@@ -28,10 +28,21 @@ def replace_thebe() -> None:
 def setup(app):
     """Sphinx calls this."""
     app.add_config_value("thebe_config", {}, "html")  # Jupyter Book sets it
+    app.connect("builder-inited", complete_single_page)
     app.connect("doctree-read", describe_figures)
     app.connect("doctree-resolved", link_sources)
     app.connect("doctree-resolved", keep_units_beside_numbers)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def complete_single_page(app) -> None:
+    """Let the single page, from which the PDF is printed, draw all that pages draw.
+
+    Sphinx takes an extension's HTML only where no extension asks for this builder by name; sphinx-exercise does.
+    """
+    handlers = app.registry.translation_handlers
+    if "singlehtml" in handlers:
+        handlers["singlehtml"] = {**handlers.get("html", {}), **handlers["singlehtml"]}
 
 
 def describe_figures(app, doctree) -> None:
