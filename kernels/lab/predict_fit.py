@@ -189,10 +189,40 @@ def free_parameters() -> dict[str, tuple[float, float]]:
     return {row["parameter"]: (row["low"], row["high"]) for row in parameter_table() if row["fitted"]}
 
 
+def kernel_of(asked: Point) -> str:
+    """Rung and tile of a point as text: points that are equal here run the same attention kernel."""
+    return json.dumps([asked.impl, asked.tile], sort_keys=True)
+
+
 def weights(points: list[tuple[Point, float]]) -> list[float]:
     """1 / sqrt(points of the same rung and tile): a tile timed often does not drown the others."""
-    kernels = [json.dumps([asked.impl, asked.tile], sort_keys=True) for asked, _ in points]
+    kernels = [kernel_of(asked) for asked, _ in points]
     return [kernels.count(kernel) ** -0.5 for kernel in kernels]
+
+
+def unseen(measurements, device="h200", seed_parameters=None, rounds: int = 8) -> Validation | None:
+    """Judge each kernel by a fit on all others: what to expect of a tile that nobody has timed.
+
+    Args:
+        seed_parameters: where every fit starts, such as the parameters of `fit`.
+
+    Returns:
+        The judgement over all points, None where there is one kernel only.
+    """
+    device = device_of(device)
+    points, prepared = _prepared(measurements, device)
+    start = parameters_of(device.target.name) | (seed_parameters or {})
+    kernels = [kernel_of(asked) for asked, _ in points]
+    rows = []
+    for kernel in dict.fromkeys(kernels):
+        mine = [i for i, other in enumerate(kernels) if other == kernel]
+        others = [i for i, other in enumerate(kernels) if other != kernel]
+        if not others:
+            return None
+        values = _minimise([points[i] for i in others], [prepared[i] for i in others], device, start, rounds)
+        rows += _judge([points[i] for i in mine], [prepared[i] for i in mine], device, values).rows
+    found = judge([(row["measured_us"], row["predicted_us"]) for row in rows])
+    return Validation(**found, rows=sorted(rows, key=lambda row: -abs(row["error"])))
 
 
 def fit(
@@ -205,7 +235,7 @@ def fit(
     """Fit the free constants on a part of the points, judge on the rest.
 
     Levenberg and Marquardt's steps on logarithms of constants and of times, reweighted towards the least sum of
-    absolute errors, so that single odd points pull little. No random numbers: the same rows give the same fit.
+    absolute errors, so that single odd points pull little. No random numbers: the same rows and start give the same fit.
 
     Args:
         share: part of the groups that is held out.

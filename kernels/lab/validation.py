@@ -2,8 +2,8 @@
 
 `data/model_validation.csv` has one row a point that was judged: utc, run_id, device, target, impl, the tile,
 batch, heads, topk, extra_topk, num_splits, scratch_bytes, measured_us, predicted_us, error (predicted over
-measured, less one), split ("fit" or "holdout") and bound (the term that sets the predicted time). The fitted
-constants go into `data/model_parameters.csv`.
+measured, less one), split ("fit" or "holdout"), bound (the term that sets the predicted time) and unseen_us (what
+a fit predicts that saw no point of this rung and tile). The fitted constants go into `data/model_parameters.csv`.
 """
 
 import csv
@@ -16,7 +16,7 @@ from kernels.lab.devices import device_of
 TILE = ("block_h", "block_t", "num_warps", "num_stages", "wgmma")
 SHAPE = ("batch", "heads", "topk", "extra_topk", "num_splits", "scratch_bytes")
 COLUMNS = ("utc", "run_id", "device", "target", "impl", *TILE, *SHAPE)
-COLUMNS += ("measured_us", "predicted_us", "error", "split", "bound")
+COLUMNS += ("measured_us", "predicted_us", "error", "split", "bound", "unseen_us")
 
 
 def read_rows(path: Path) -> list[dict]:
@@ -56,9 +56,17 @@ def recorded_rows(device) -> tuple[list[dict], dict]:
     return table[table["op"] == "sparse_mla_decode"].to_dict("records"), record.info
 
 
-def table(fit: predict_fit.Fit, device, utc: str, run_id: str) -> list[dict]:
-    """The rows of `data/model_validation.csv` for one fit, in a fixed order."""
+def _key(row: dict) -> str:
+    return json.dumps([row["impl"], row["tile"], *(row[name] for name in SHAPE)], sort_keys=True)
+
+
+def table(fit: predict_fit.Fit, unseen, device, utc: str, run_id: str) -> list[dict]:
+    """The rows of `data/model_validation.csv` for one fit, in a fixed order.
+
+    unseen: the `Validation` of `predict_fit.unseen`, or None.
+    """
     device = device_of(device)
+    apart = {_key(row): row["predicted_us"] for row in (unseen.rows if unseen else [])}
     head = {"utc": utc, "run_id": run_id, "device": device.key, "target": device.target.name}
     rows = []
     for split, validation in (("fit", fit.fitted), ("holdout", fit.held_out)):
@@ -68,6 +76,7 @@ def table(fit: predict_fit.Fit, device, utc: str, run_id: str) -> list[dict]:
             times = {"measured_us": f"{row['measured_us']:.3f}", "predicted_us": f"{row['predicted_us']:.3f}"}
             shape = {name: row[name] for name in SHAPE}
             judged = {"error": f"{row['error']:.4f}", "split": split, "bound": row["bound"]}
+            judged["unseen_us"] = f"{apart[_key(row)]:.3f}" if _key(row) in apart else ""
             rows.append(head | {"impl": row["impl"]} | tile | shape | times | judged)
     order = ("impl", *TILE, *SHAPE)
     return sorted(rows, key=lambda row: tuple(row[name] for name in order))
@@ -96,11 +105,20 @@ def write_parameters(fitted: dict[str, float], path: Path | None = None) -> None
         writer.writerows(rows)
 
 
+def known(value) -> bool:
+    """Whether a field of the table holds a number: not empty, not NaN."""
+    return value not in ("", None) and value == value
+
+
 def summary(rows: list[dict]) -> list[dict]:
-    """How good the model is, by split and rung: split, impl ("all" too), count, median_error, p90_error, spearman."""
+    """How good the model is: split, impl ("all" too), count, median_error, p90_error, spearman.
+
+    A third split, "unseen", judges each kernel by a fit on the others.
+    """
     found = []
-    for split in ("holdout", "fit"):
-        here = [row for row in rows if row["split"] == split]
+    apart = [row | {"split": "unseen", "predicted_us": row["unseen_us"]} for row in rows if known(row["unseen_us"])]
+    for split in ("holdout", "unseen", "fit"):
+        here = [row for row in (*rows, *apart) if row["split"] == split]
         for impl in ("all", *dict.fromkeys(row["impl"] for row in here)):
             pairs = [
                 (float(row["measured_us"]), float(row["predicted_us"]))

@@ -254,8 +254,8 @@ def _record(path, rows):
         [
             dict.fromkeys(validation.COLUMNS, "")
             | {"utc": "2026-01-01", "device": device, "target": target, "split": split}
-            | {"measured_us": measured, "predicted_us": predicted}
-            for device, target, split, measured, predicted in rows
+            | {"measured_us": measured, "predicted_us": predicted, "unseen_us": apart[0] if apart else ""}
+            for device, target, split, measured, predicted, *apart in rows
         ],
         path,
     )
@@ -275,6 +275,11 @@ def test_a_prediction_has_no_band_until_a_record_gives_one(tmp_path, monkeypatch
     other = predict.predict_compiled(asked, [_compiled(_counts(fma=100), "rtx-pro-6000")], "rtx-pro-6000")
     assert "transferred to another device" in other.evidence
     assert predict.validation_of("sm_90")["count"] == 2
+    _record(tmp_path / "apart.csv", [(*row, 3 * row[3]) for row in held])
+    monkeypatch.setattr(predict, "VALIDATION", tmp_path / "apart.csv")
+    assert predict.predict_compiled(asked, code, "h200").band[1] == pytest.approx(found.us * 1.5)
+    wider = predict.predict_compiled(asked, [_compiled(_counts(fma=100), "rtx-pro-6000")], "rtx-pro-6000")
+    assert wider.band[1] == pytest.approx(wider.us * 3) and "had not seen" in wider.evidence
 
 
 def predict_tile(impl):
@@ -409,6 +414,15 @@ def test_timings_of_the_tuner_are_rows_too(tmp_path):
     path.write_text(json.dumps(timing) + "\n")
     [(asked, us)] = predict_fit.points_of(validation.read_rows(path))
     assert (asked.impl, asked.topk, asked.num_splits, us) == ("staged", 512, 16, 7.9)
+
+
+def test_a_kernel_left_out_is_judged_by_the_others(measurements):
+    assert predict_fit.unseen(measurements, "h200") is None, "there is one kernel only"
+    wider = [row | {"block_h": 32, "median_us": 2 * row["median_us"]} for row in measurements]
+    found = predict_fit.unseen(measurements + wider, "h200", rounds=2)
+    assert found.count == 64 and len(found.rows) == 64
+    # The same code at twice the time: each is judged by the other, and off by their ratio
+    assert found.median_error > 0.2
 
 
 def test_every_parameter_has_bounds_and_a_source():

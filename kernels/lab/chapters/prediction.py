@@ -67,7 +67,7 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
     """How good the model is by split and rung: split, impl, count, median_error, p90_error, spearman."""
     table = pd.DataFrame(validation.summary(frame.to_dict("records")))
     if len(table):
-        table["split"] = table["split"].map({"holdout": "held out", "fit": "fitted on"})
+        table["split"] = table["split"].map({"holdout": "held out", "fit": "fitted on", "unseen": "kernel left out"})
     return table
 
 
@@ -132,6 +132,10 @@ def campaign_card(batches: Iterable[int] = BATCHES) -> tuple[pd.DataFrame, Evide
     return pd.DataFrame(rows), proof.predicted("RTX PRO 6000", found[0].evidence.removeprefix("predicted, "))
 
 
+def _short(us: float) -> str:
+    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}"
+
+
 def over_batch(rows: pd.DataFrame) -> pd.DataFrame:
     """One line a batch with every rung's time and its band in words, and two ratios.
 
@@ -145,7 +149,8 @@ def over_batch(rows: pd.DataFrame) -> pd.DataFrame:
         for impl in RUNGS:
             one = times.loc[impl]
             known = pd.notna(one["low"])
-            line[impl] = f"{one['median_us']:,.3g}" + (f" ({one['low']:,.3g} to {one['high']:,.3g})" if known else "")
+            line[impl] = _short(one["median_us"])
+            line[impl] += f" ({_short(one['low'])} to {_short(one['high'])})" if known else ""
         line["simt_over_mma"] = times.loc["simt", "median_us"] / times.loc["mma", "median_us"]
         line["mma_over_staged"] = times.loc["mma", "median_us"] / times.loc["staged", "median_us"]
         table.append(line)

@@ -24,7 +24,8 @@ def run(arguments) -> int:
         rows, info = validation.recorded_rows(arguments.device)
         utc, run_id = info["utc"], info["run_id"]
     found = predict_fit.fit(rows, arguments.device)
-    table = validation.table(found, arguments.device, utc, run_id)
+    unseen = predict_fit.unseen(rows, arguments.device, found.parameters)
+    table = validation.table(found, unseen, arguments.device, utc, run_id)
     for line in validation.summary(table):
         print(
             f"{line['split']:8} {line['impl']:8} {line['count']:4} points  median {line['median_error']:6.1%}  "
