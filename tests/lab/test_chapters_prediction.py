@@ -18,7 +18,7 @@ ROW = {
 def written(tmp_path, monkeypatch):
     rows = [
         ROW,
-        ROW | {"impl": "serial", "block_h": 1, "block_t": 1, "measured_us": 500.0, "predicted_us": 250.0, "error": -0.5},
+        ROW | {"impl": "serial", "block_t": 1, "measured_us": 500.0, "predicted_us": 250.0, "error": -0.5},
         ROW | {"split": "fit", "batch": 2, "predicted_us": 10.1, "error": 0.01, "unseen_us": ""},
     ]
     validation.write(rows, tmp_path / "points.csv")
