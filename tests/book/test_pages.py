@@ -138,6 +138,12 @@ def test_a_chapter_predicts_and_offers_its_executed_notebook(chapter):
     assert any(cell["outputs"] for cell in code), "the download is a notebook without results"
 
 
+def test_every_chapter_has_its_command():
+    text = (ROOT / "book" / "rerun.md").read_text(encoding="utf-8")
+    absent = [chapter.name for chapter in BOOK.chapters if f"papermill book/{chapter.name}.ipynb" not in text]
+    assert not absent
+
+
 def test_every_drawn_result_says_where_it_comes_from():
     """A figure that carries an evidence line says it in its alternative text, too."""
     kinds = ("Measured", "Recorded", "Compiled", "Predicted", "Published", "Not recorded yet")
