@@ -198,7 +198,7 @@ class Prediction:
         bound: what sets the time: the largest term, or within a multiprocessor the busiest pipe, "latency"
             where a pass waits longer than it works, "ends" where what lies outside the loop takes longer.
         band: (low, high) in microseconds from the validation record, or None.
-        evidence: "predicted, validated on ...", or "predicted, not validated".
+        evidence: "judged on ...", or "not validated".
     """
 
     us: float
@@ -209,7 +209,7 @@ class Prediction:
     waves: int
     bound: str
     band: tuple[float, float] | None = None
-    evidence: str = "predicted, not validated"
+    evidence: str = "not validated"
     launches: tuple["Prediction", ...] = field(default=(), repr=False)
 
 

@@ -248,7 +248,7 @@ def predict_compiled(point: Point, compiled: list[Compiled], device, parameters=
     own = record["device"] == device.key
     error, count = (record["p90_error"], record["count"]) if own else (record["unseen_p90"], record["unseen_count"])
     which = "held-out points" if own else "points of kernels that the fit had not seen"
-    said = f"predicted, judged on {record['device']}: 90 % of {count} {which} within {100 * error:.0f} %"
+    said = f"judged on {record['device']}: 90 % of {count} {which} within {100 * error:.0f} %"
     said += "" if own else ", transferred to another device"
     return replace(found, band=(found.us / (1 + error), found.us * (1 + error)), evidence=said)
 

@@ -265,7 +265,7 @@ def test_a_prediction_has_no_band_until_a_record_gives_one(tmp_path, monkeypatch
     asked, code = predict.point("mma", TILE, 1), [_compiled(_counts(fma=100))]
     monkeypatch.setattr(predict, "VALIDATION", tmp_path / "none.csv")
     found = predict.predict_compiled(asked, code, "h200")
-    assert found.band is None and found.evidence == "predicted, not validated"
+    assert found.band is None and found.evidence == "not validated"
     record = tmp_path / "record.csv"
     held = [("h200", "sm_90", "holdout", 10.0, 15.0), ("h200", "sm_90", "holdout", 20.0, 30.0)]
     _record(record, [*held, ("h200", "sm_90", "fit", 10.0, 90.0)])

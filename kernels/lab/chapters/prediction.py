@@ -65,7 +65,8 @@ def cause(row: dict) -> str:
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:
     """How good the model is by split and rung: split, impl, count, median_error, p90_error, spearman."""
-    table = pd.DataFrame(validation.summary(frame.to_dict("records")))
+    columns = ["split", "impl", "count", "median_error", "p90_error", "spearman"]
+    table = pd.DataFrame(validation.summary(frame.to_dict("records")), columns=columns)
     if len(table):
         table["split"] = table["split"].map({"holdout": "held out", "fit": "fitted on", "unseen": "kernel left out"})
     return table
@@ -129,7 +130,7 @@ def campaign_card(batches: Iterable[int] = BATCHES) -> tuple[pd.DataFrame, Evide
     asked = [(impl, b, predict.planned_point(b, impl=impl, tile_class="sm120")) for impl in RUNGS for b in batches]
     found = predict.predict_points([one for _, _, one in asked], CARD)
     rows = [_row(impl, b, one, f) for (impl, b, one), f in zip(asked, found, strict=True)]
-    return pd.DataFrame(rows), proof.predicted("RTX PRO 6000", found[0].evidence.removeprefix("predicted, "))
+    return pd.DataFrame(rows), proof.predicted("RTX PRO 6000", found[0].evidence)
 
 
 def _short(us: float) -> str:
