@@ -235,7 +235,8 @@ def fit(
     """Fit the free constants on a part of the points, judge on the rest.
 
     Levenberg and Marquardt's steps on logarithms of constants and of times, reweighted towards the least sum of
-    absolute errors, so that single odd points pull little. No random numbers: the same rows and start give the same fit.
+    absolute errors, so that single odd points pull little. No random numbers: the same rows and start give the
+    same fit.
 
     Args:
         share: part of the groups that is held out.
