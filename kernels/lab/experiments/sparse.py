@@ -169,6 +169,7 @@ def planned(point: Point, device: str):
         impl=point.impl,
         tile_class=point.tile_class,
         num_splits=point.num_splits,
+        can_stage=device != "cpu",
     )
 
 
