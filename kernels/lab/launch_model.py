@@ -63,7 +63,9 @@ def parameter_table() -> tuple[dict, ...]:
 @lru_cache
 def _parameters_of(target: str) -> tuple[tuple[str, float], ...]:
     rows = parameter_table()
-    return tuple((row["parameter"], row["value"]) for s in ("*", target) for row in rows if row["subject"] == s)
+    return tuple(
+        (row["parameter"], row["value"]) for s in ("*", target) for row in rows if row["subject"] == s
+    )
 
 
 def parameters_of(target: str) -> dict[str, float]:
@@ -102,7 +104,9 @@ class Demand:
 
     def minus(self, other: "Demand") -> "Demand":
         """What is left without another piece; never below 0."""
-        return Demand(*(max(a - b, 0) for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return Demand(
+            *(max(a - b, 0) for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
 
 def demand(counts: Counts) -> Demand:
@@ -213,7 +217,9 @@ class Prediction:
     launches: tuple["Prediction", ...] = field(default=(), repr=False)
 
 
-def pipe_clocks(one: Demand, launch: Launch, device: Device, parameters: dict[str, float]) -> dict[str, float]:
+def pipe_clocks(
+    one: Demand, launch: Launch, device: Device, parameters: dict[str, float]
+) -> dict[str, float]:
     """Clocks that a piece of code, issued by each warp of a block, keeps each pipe of a multiprocessor busy."""
     warps = launch.warps
     lanes = 32 * warps

@@ -103,7 +103,9 @@ def point(
         if value < 1:
             raise ValueError(f"{name}: got {value}, accepted is 1 or more")
     if num_splits > 1 and impl not in SPLITTING:
-        raise ValueError(f"num_splits: got {num_splits} for {impl!r}, accepted is 1; only {SPLITTING} split a row")
+        raise ValueError(
+            f"num_splits: got {num_splits} for {impl!r}, accepted is 1; only {SPLITTING} split a row"
+        )
     if scratch_bytes not in (2, 4):
         raise ValueError(f"scratch_bytes: got {scratch_bytes}, accepted are 2 and 4")
     tile = asdict(tile) if is_dataclass(tile) else dict(tile)
@@ -246,7 +248,9 @@ def predict_compiled(point: Point, compiled: list[Compiled], device, parameters=
     if record is None:
         return found
     own = record["device"] == device.key
-    error, count = (record["p90_error"], record["count"]) if own else (record["unseen_p90"], record["unseen_count"])
+    error, count = (
+        (record["p90_error"], record["count"]) if own else (record["unseen_p90"], record["unseen_count"])
+    )
     which = "held-out points" if own else "points of kernels that the fit had not seen"
     said = f"judged on {record['device']}: 90 % of {count} {which} within {100 * error:.0f} %"
     said += "" if own else ", transferred to another device"

@@ -29,7 +29,9 @@ def read_rows(path: Path) -> list[dict]:
         with path.open(newline="") as file:
             return list(csv.DictReader(file))
     if path.suffix != ".jsonl":
-        raise ValueError(f"--rows: got {path.name!r}, accepted are .csv (measurements) and .jsonl (timings of tune)")
+        raise ValueError(
+            f"--rows: got {path.name!r}, accepted are .csv (measurements) and .jsonl (timings of tune)"
+        )
     rows = []
     for line in path.read_text().splitlines():
         timing = json.loads(line)
@@ -116,7 +118,9 @@ def summary(rows: list[dict]) -> list[dict]:
     A third split, "unseen", judges each kernel by a fit on the others.
     """
     found = []
-    apart = [row | {"split": "unseen", "predicted_us": row["unseen_us"]} for row in rows if known(row["unseen_us"])]
+    apart = [
+        row | {"split": "unseen", "predicted_us": row["unseen_us"]} for row in rows if known(row["unseen_us"])
+    ]
     for split in ("holdout", "unseen", "fit"):
         here = [row for row in (*rows, *apart) if row["split"] == split]
         for impl in ("all", *dict.fromkeys(row["impl"] for row in here)):

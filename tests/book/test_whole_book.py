@@ -47,4 +47,7 @@ def test_a_source_holds_no_results(chapter):
             assert not cell.outputs and cell.execution_count is None
     [parameters] = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
     # Comments may say what else they take; papermill reads assignments of constants
-    assert [ast.unparse(line) for line in ast.parse(parameters.source).body] == ["device = 'auto'", "profile = 'quick'"]
+    assert [ast.unparse(line) for line in ast.parse(parameters.source).body] == [
+        "device = 'auto'",
+        "profile = 'quick'",
+    ]

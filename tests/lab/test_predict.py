@@ -364,13 +364,29 @@ def test_split_counts_of_a_tile_stay_on_one_side(measurements):
     sides = {predict_fit.held_out(asked) for asked in points}
     assert sides == {True, False}
     for asked in points:
-        assert predict_fit.held_out(asked) == predict_fit.held_out(dataclasses.replace(asked, num_splits=5, heads=8))
+        assert predict_fit.held_out(asked) == predict_fit.held_out(
+            dataclasses.replace(asked, num_splits=5, heads=8)
+        )
 
 
 def test_rows_that_no_model_can_judge_are_left_out():
-    row = {"op": "sparse_mla_decode", "impl": "simt", "status": "ok", "batch": 1, "median_us": 5.0, "topk": 512, **TILE}
+    row = {
+        "op": "sparse_mla_decode",
+        "impl": "simt",
+        "status": "ok",
+        "batch": 1,
+        "median_us": 5.0,
+        "topk": 512,
+        **TILE,
+    }
     assert len(predict_fit.points_of([row])) == 1
-    for change in ({"timer": "cold"}, {"num_splits": 2}, {"impl": "flash_mla"}, {"context": 64}, {"status": "skipped"}):
+    for change in (
+        {"timer": "cold"},
+        {"num_splits": 2},
+        {"impl": "flash_mla"},
+        {"context": 64},
+        {"status": "skipped"},
+    ):
         assert predict_fit.points_of([row | change]) == [], change
     [(half, _)] = predict_fit.points_of([row | {"impl": "split_k_fp32", "num_splits": 2}])
     assert half.impl == "split_k" and half.scratch_bytes == 4
@@ -409,7 +425,14 @@ def test_the_command_writes_points_and_constants(measurements, tmp_path, monkeyp
 
 
 def test_timings_of_the_tuner_are_rows_too(tmp_path):
-    timing = {"heads": 8, "candidates": 512, "batch": 1, "tile": [16, 32, 4, 1, False], "num_splits": 16, "us": 7.9}
+    timing = {
+        "heads": 8,
+        "candidates": 512,
+        "batch": 1,
+        "tile": [16, 32, 4, 1, False],
+        "num_splits": 16,
+        "us": 7.9,
+    }
     path = tmp_path / "timings.jsonl"
     path.write_text(json.dumps(timing) + "\n")
     [(asked, us)] = predict_fit.points_of(validation.read_rows(path))

@@ -44,7 +44,9 @@ def points() -> tuple[pd.DataFrame, Evidence]:
     frame["cause"] = [cause(row) for row in frame.to_dict("records")]
     newest = frame.sort_values("utc").iloc[-1]
     device = device_of(newest["device"]).name
-    return frame, Evidence("recorded", device=device, date_utc=newest["utc"][:10], note="against the launch model")
+    return frame, Evidence(
+        "recorded", device=device, date_utc=newest["utc"][:10], note="against the launch model"
+    )
 
 
 def cause(row: dict) -> str:
@@ -68,7 +70,9 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
     columns = ["split", "impl", "count", "median_error", "p90_error", "spearman"]
     table = pd.DataFrame(validation.summary(frame.to_dict("records")), columns=columns)
     if len(table):
-        table["split"] = table["split"].map({"holdout": "held out", "fit": "fitted on", "unseen": "kernel left out"})
+        table["split"] = table["split"].map(
+            {"holdout": "held out", "fit": "fitted on", "unseen": "kernel left out"}
+        )
     return table
 
 
@@ -127,7 +131,9 @@ def campaign_card(batches: Iterable[int] = BATCHES) -> tuple[pd.DataFrame, Evide
     Returns:
         impl, batch, splits, median_us, low and high (the band), bound, and the terms in microseconds.
     """
-    asked = [(impl, b, predict.planned_point(b, impl=impl, tile_class="sm120")) for impl in RUNGS for b in batches]
+    asked = [
+        (impl, b, predict.planned_point(b, impl=impl, tile_class="sm120")) for impl in RUNGS for b in batches
+    ]
     found = predict.predict_points([one for _, _, one in asked], CARD)
     rows = [_row(impl, b, one, f) for (impl, b, one), f in zip(asked, found, strict=True)]
     return pd.DataFrame(rows), proof.predicted("RTX PRO 6000", found[0].evidence)
