@@ -88,13 +88,14 @@ def _stale(note: dict[str, Any]) -> list[str]:
 def _warnings(notes: dict[str, dict[str, Any]]) -> str:
     lines = []
     for name, note in notes.items():
-        lines += [f"- {_link(name)}: {reason}" for reason in _stale(note)]
         absent = {item["note"] for item in note.get("evidence", []) if item.get("available") is False}
-        lines += [f"- {_link(name)}: not recorded yet: {reason}" for reason in _joined(absent)]
+        reasons = [f"stale: {reason}" for reason in _stale(note)] + _joined(absent)
+        if reasons:
+            lines.append(f"- {_link(name)}: {'; '.join(reasons)}")
     if not lines:
         return ":::{tip}\nNo chapter shows a stale or missing record.\n:::\n"
     return (
-        ":::{warning}\nRecords that are missing, or older than the kernels they timed:\n\n"
+        ":::{warning}\nResults that no recorded run holds, or whose record is older than the kernel that it timed:\n\n"
         + "\n".join(lines)
         + "\n:::\n"
     )
