@@ -29,7 +29,8 @@ lint: $(SYNCED)
 	$(PY) -m ruff format --check .
 
 test: lint
-	$(PY) -m pytest -n 2 --dist loadscope -m "not gpu" --cov=kernels --cov-report=term:skip-covered
+	$(PY) -m pytest -n 2 --dist loadscope -m "untraced and not gpu"
+	$(PY) -m pytest -n 2 --dist loadscope -m "not gpu and not untraced" --cov=kernels --cov-report=term:skip-covered
 
 test-gpu: $(SYNCED)
 	$(PY) -m pytest -m gpu

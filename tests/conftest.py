@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-# Tracing lines doubles the interpreter's time. These modules repeat what others already cover, with many more
-# inputs: they run untraced, so that the whole suite stays within its minutes.
+# Tracing lines doubles the interpreter's time. These modules repeat, with many more inputs, what others cover:
+# `make test` runs them untraced, so that the whole suite stays within its minutes.
 UNTRACED = (
     "sparse_mla/test_matrix.py",
     "sparse_mla/test_combine.py",
@@ -14,12 +14,6 @@ UNTRACED = (
     "indexer/test_topk.py",
     "indexer/test_properties.py",
     "decode_step/test_step.py",
-    "lab/test_chapters_split.py",
-    "lab/test_exercises.py",
-    "book/test_runner.py",
-    "book/test_site.py",
-    "book/test_whole_book.py",
-    "book/test_pages.py",
 )
 
 
@@ -37,10 +31,11 @@ def pytest_configure(config):
     settings.load_profile("book")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.as_posix().endswith(UNTRACED):
-            item.add_marker(pytest.mark.no_cover)
+            item.add_marker(pytest.mark.untraced)
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return
