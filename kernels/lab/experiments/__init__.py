@@ -59,7 +59,7 @@ def results(name: str, lab) -> tuple[pd.DataFrame, Evidence]:
     experiment that an earlier chapter of the same run has measured is read back, not measured twice. Without
     a GPU and without a record the frame is empty and the evidence says so. Experiments named in the variable
     BOOK_SKIP_EXPERIMENTS (separated by commas) are read from the newest record on a GPU, too: for a machine
-    that is lent for minutes.
+    that is at hand for minutes only.
     """
     table, measure = _find(name)
     if not lab.on_gpu or name in skipped():
