@@ -7,7 +7,7 @@ small enough to argue with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import product
 
 import pandas as pd
@@ -144,22 +144,3 @@ def blocks_grid(
     blocks = pd.DataFrame([[g.blocks for g in row] for row in grids], index=batches, columns=splits)
     filled = pd.DataFrame([[100 * g.efficiency for g in row] for row in grids], index=batches, columns=splits)
     return blocks, filled
-
-
-def cost_table(
-    policies: dict[str, Callable[[int, int, int, int], int]],
-    head_groups: int = 2,
-    tiles: int = 16,
-    sm_count: int = 188,
-    batches: Iterable[int] = BATCHES,
-) -> pd.DataFrame:
-    """Columns batch, impl (the policy's name), splits, cost: the teaching model's time of each policy.
-
-    policies: name -> fn(batch, head_groups, tiles, sm_count).
-    """
-    rows = []
-    for (name, policy), batch in product(policies.items(), batches):
-        splits = policy(batch, head_groups, tiles, sm_count)
-        value = cost(splits, batch, head_groups, tiles, sm_count)
-        rows.append({"batch": batch, "impl": name, "splits": splits, "cost": value})
-    return pd.DataFrame(rows)

@@ -42,10 +42,15 @@ _ATTENTION_VARIANTS = [
     {"extra_topk": 64, "extra_page_size": 2, "has_sink": False},
     {"heads": 16, "has_length": True, "topk": 2048},
 ]
-_COMBINE_TILE = {"block_h": 1, "block_t": 1, "num_warps": 4, "num_stages": 1}
 _COMBINE_VARIANTS = [
     {"num_splits": n, "scratch_dtype": d} for d in ("bfloat16", "float32") for n in (2, 6, 8, 64)
 ]
+
+
+def _combine_tile() -> dict:
+    """The combine's fixed tile, with the warps that the launcher gives it."""
+    warps = importlib.import_module("kernels.sparse_mla.launch").COMBINE_WARPS
+    return {"block_h": 1, "block_t": 1, "num_warps": warps, "num_stages": 1}
 
 
 def _variants(op: str, thorough: bool) -> list[dict]:
@@ -72,7 +77,7 @@ def every_configuration(target: str = "sm_120", operators=OPERATORS, thorough: b
         if op == "sparse_mla":
             # The combine kernel has no tile of its own: its block follows from the number of splits.
             chosen = _COMBINE_VARIANTS if thorough else [_COMBINE_VARIANTS[i] for i in (2, 3, 7)]
-            requests += [make_request(op, "combine", _COMBINE_TILE, target, **o) for o in chosen]
+            requests += [make_request(op, "combine", _combine_tile(), target, **o) for o in chosen]
     return requests
 
 
@@ -85,5 +90,5 @@ def default_tile(op: str, impl: str, target: str = "sm_120") -> dict:
         if name == impl:
             return asdict(tile)
     if op == "sparse_mla" and impl == "combine":
-        return dict(_COMBINE_TILE)
+        return _combine_tile()
     raise ValueError(f"impl: got {impl!r}, accepted for {op} are {sorted({name for name, _ in plans})}")
