@@ -8,8 +8,7 @@ import pytest
 
 from kernels.lab import chapter, experiments
 from kernels.lab.evidence import Evidence, missing
-from kernels.lab.pages import WRITERS, speed_table, status
-from kernels.lab.records import place
+from kernels.lab.pages import WRITERS, status
 
 
 @pytest.fixture
@@ -175,15 +174,3 @@ def test_status_page_shows_chapters_and_missing_records(build, tmp_path, capsys)
     text = (tmp_path / "staged" / "book" / "status.md").read_text()
     assert "{warning}" in text and "the kernels have changed" in text and "experiment ladder, swa" in text
     assert "{doc}`01-a`" in text and "02-b" in text and "2.13.0" in text and status.write in WRITERS
-
-
-def test_speed_table_in_the_readme_is_up_to_date():
-    text = (place.root() / "README.md").read_text(encoding="utf-8")
-    assert speed_table.updated(text) == text, "run: python -m kernels.lab speed-table --write"
-
-
-def test_speed_table_replaces_only_its_block():
-    text = f"a\n{speed_table.BEGIN}\nold\n{speed_table.END}\nb\n"
-    assert speed_table.updated(text, "new") == f"a\n{speed_table.BEGIN}\nnew\n{speed_table.END}\nb\n"
-    with pytest.raises(ValueError, match="exactly one"):
-        speed_table.updated("nothing here")

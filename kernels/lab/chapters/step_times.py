@@ -24,8 +24,13 @@ def times(lab, stages: Iterable[str] = CAMPAIGN) -> tuple[pd.DataFrame, Evidence
         return schema.frame([]).assign(ms=pd.Series(dtype=float)), missing(
             "no run in data/runs holds a decode step"
         )
+    return usable(rows, stages), evidence
+
+
+def usable(rows: pd.DataFrame, stages: Iterable[str] = CAMPAIGN) -> pd.DataFrame:
+    """The rows of whole steps that are right, at the given stages, with `ms`."""
     rows = rows[(rows["status"] == "ok") & rows["stage"].isin(list(stages)) & (rows["op"] == "decode_step")]
-    return rows.assign(ms=rows["median_us"] / 1e3), evidence
+    return rows.assign(ms=rows["median_us"] / 1e3)
 
 
 def at(rows: pd.DataFrame, batch: int | None = None) -> pd.DataFrame:

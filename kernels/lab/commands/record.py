@@ -12,7 +12,7 @@ def add_arguments(parser) -> None:
 
 def run(arguments) -> int:
     from kernels.lab import records
-    from kernels.lab.pages import speed_table
+    from kernels.lab.pages import readme
     from kernels.lab.records import place
 
     target = records.keep(arguments.run_id, partial=arguments.partial)
@@ -22,6 +22,6 @@ def run(arguments) -> int:
     print(f"recorded {target.relative_to(place.root()).as_posix()}: {len(rows)} rows ({counts})")
     if record.info["git_commit"] is None or record.info["git_dirty"]:
         print("note: the run names no clean commit; record it from a committed tree to make it reproducible")
-    if speed_table.write():
-        print("README.md: the speed table follows the new record")
+    for name in readme.write():
+        print(f"{name}: follows the new record")
     return 0

@@ -216,12 +216,11 @@ def label_ends(ax, ends: list[tuple[str, float, float, str]], gap_points: float 
             if short > 0.01:
                 heights[lower] -= short / 2
                 heights[lower + 1] += short / 2
-    right = max(entry[2] for entry in placed)
     for entry, height, original in zip(placed, heights, wanted, strict=True):
         _, text, x, y, tint = entry
         ax.annotate(
             text,
-            (right, y),
+            (x, y),
             xytext=(9, height - original),
             textcoords="offset points",
             color=readable(tint),
@@ -254,13 +253,13 @@ def finish(fig: Figure, evidence: Evidence | None = None) -> Figure:
     return fig
 
 
-def svg(fig: Figure) -> str:
+def svg(fig: Figure, description: str | None = None) -> str:
     """The figure as an SVG text without date, so that the same data gives the same bytes.
 
-    The evidence line is kept as the file's description too, since the drawn one is an outline that no screen
-    reader sees.
+    description: kept in the file. By default the evidence line, since the drawn one is an outline that no
+    screen reader sees.
     """
-    about = {"Date": None, "Description": getattr(fig, "_evidence_line", None)}
+    about = {"Date": None, "Description": description or getattr(fig, "_evidence_line", None)}
     buffer = io.StringIO()
     fig.savefig(buffer, format="svg", bbox_inches="tight", pad_inches=0.06, metadata=about)
     return buffer.getvalue()

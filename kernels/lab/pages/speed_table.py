@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 
 from kernels.lab import records
-from kernels.lab.records import Record, place
+from kernels.lab.records import Record
 
-BEGIN, END = "<!-- speed-table:begin -->", "<!-- speed-table:end -->"
+PART = "speed-table"
 EMPTY = (
     "No GPU run is recorded yet. `make book PROFILE=full` on a machine with an NVIDIA GPU measures one; "
     "`make record` keeps it and fills this table."
@@ -54,33 +52,3 @@ def _shown(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def readme() -> Path:
-    """README.md at the root."""
-    return place.root() / "README.md"
-
-
-def updated(text: str, content: str | None = None) -> str:
-    """The README's text with the block replaced. Raises ValueError where a marker is missing or doubled."""
-    for marker in (BEGIN, END):
-        if text.count(marker) != 1:
-            raise ValueError(f"README.md has {text.count(marker)} lines {marker}; accepted: exactly one")
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n{content if content is not None else block()}\n{END}{tail}"
-
-
-def write() -> bool:
-    """Bring README.md up to date; True when it changed, False when it was right or has no markers yet."""
-    path = readme()
-    if not path.is_file():
-        return False
-    text = path.read_text(encoding="utf-8")
-    if BEGIN not in text:
-        return False
-    new = updated(text)
-    if new == text:
-        return False
-    place.write_text(path, new)
-    return True
