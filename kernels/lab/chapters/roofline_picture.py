@@ -66,10 +66,10 @@ def roofline(
     ax.plot(x, np.minimum(x * dram, tensor), color=style.BLUE, linewidth=2)
     ax.plot(x, np.minimum(x * l2, lanes), color=style.VERMILLION, linewidth=2, linestyle="--")
     say_on = [
-        (700, tensor * 1.13, f"tensor cores: {tensor:,.0f} TFLOP/s", style.BLUE, "center", 0),
-        (330, lanes * 0.80, f"CUDA cores: {lanes:,.0f} TFLOP/s", style.VERMILLION, "center", 0),
+        (1000, tensor * 1.22, f"tensor cores: {tensor:,.0f} TFLOP/s", style.BLUE, "right", 0),
+        (1000, lanes * 0.78, f"CUDA cores: {lanes:,.0f} TFLOP/s", style.VERMILLION, "right", 0),
         (1.9, 1.9 * l2 * 1.3, f"L2: {l2 * 1e3:,.0f} GB/s", style.VERMILLION, "center", 1),
-        (34, 34 * dram * 0.72, f"DRAM: {dram * 1e3:,.0f} GB/s", style.BLUE, "center", 1),
+        (34, 34 * dram * 0.62, f"DRAM: {dram * 1e3:,.0f} GB/s", style.BLUE, "center", 1),
     ]
     for at, height, text, tint, where, steep in say_on:
         ax.text(

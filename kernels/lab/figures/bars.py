@@ -35,19 +35,25 @@ def ratio_bars(
     if not ratios:
         return not_recorded(evidence, what=title or "this comparison")
     fig, ax = plt.subplots(figsize=(style.WIDTH, 1.1 + 0.34 * len(ratios)))
+    end = max([*ratios.values(), goal or 0]) * 1.15
     for row, (label, value) in enumerate(ratios.items()):
         if colours and label in colours:
             tint = look(colours[label]).colour
         else:
             tint = style.BLUE if goal is None or value <= goal else style.VERMILLION
         ax.barh(row, value, height=0.62, color=tint)
+        inside = (
+            goal is not None and value < goal < value + 0.1 * end
+        )  # beside the bar the goal's line would strike it
         ax.annotate(
             fmt.format(value),
             (value, row),
-            xytext=(4, 0),
+            xytext=(-4 if inside else 4, 0),
             textcoords="offset points",
+            ha="right" if inside else "left",
             va="center",
             fontsize=9,
+            color=style.ink_on(tint) if inside else INK,
         )
     if goal is not None:
         ax.axvline(goal, color=INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -64,7 +70,7 @@ def ratio_bars(
     ax.set_yticks(range(len(ratios)), list(ratios))
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set_xlim(0, max([*ratios.values(), goal or 0]) * 1.15)
+    ax.set_xlim(0, end)
     ax.set_xlabel(x_label)
     if title:
         ax.set_title(title, pad=18 if goal is not None else 6)

@@ -78,9 +78,10 @@ def shared_memory_budget(
     top = max([*totals, limit / 1024]) * 1.16
     for column, total in enumerate(totals):
         fits = total * 1024 <= limit
+        struck = fits and total + 0.1 * top > limit / 1024  # the limit's line would run through the label
         ax.annotate(
             f"{total:.0f} KiB\n{'fits' if fits else 'does not fit'}",
-            (column, max(total, 0)),
+            (column, limit / 1024 if struck else total),
             xytext=(0, 4),
             textcoords="offset points",
             ha="center",
