@@ -38,13 +38,14 @@ def table(
     formats: Mapping[str, Format] | None = None,
     columns: Mapping[str, str] | None = None,
     sortable: bool | None = None,
+    stacked: bool = False,
 ) -> str:
     """The table as MyST Markdown.
 
     df: one row a row. name: the label that `{numref}` uses. caption: one sentence. evidence: shown after the
     caption. formats: column of df -> format string or function. columns: column of df -> heading with its
     unit; chooses and orders the columns. sortable: None sorts by a click where the table has more than 12
-    rows.
+    rows. stacked: on a phone each row is a card, for wide tables of words.
     """
     for argument, given in (("formats", formats), ("columns", columns)):
         unknown = [key for key in given or {} if key not in df.columns]
@@ -58,8 +59,9 @@ def table(
     if evidence is not None:
         line += f" {evidence.html()}"
     out = [f":::{{table}} {line}", f":name: {name}"]
-    if sortable:
-        out.append(":class: sortable")
+    classes = ["sortable"] * sortable + ["stacked"] * stacked
+    if classes:
+        out.append(f":class: {' '.join(classes)}")
     out += ["", "| " + " | ".join(cell(text, str) for text in headings.values()) + " |"]
     out.append("|" + "|".join("--:" if numeric[column] else ":--" for column in headings) + "|")
     for _, row in df.iterrows():

@@ -81,6 +81,7 @@ def _table(rows: list[Row], name: str, caption: str) -> str:
         name,
         caption,
         columns=COLUMNS,
+        stacked=True,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,13 +26,20 @@ def write(staged: Path, manifest: dict[str, Any]) -> None:
     """
     target = Path(staged) / PAGE
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page(manifest), encoding="utf-8")
+    contents = Path(staged) / "_toc.yml"
+    order = (
+        re.findall(r"\bfile: book/(\S+)", contents.read_text(encoding="utf-8")) if contents.is_file() else []
+    )
+    target.write_text(page(manifest, order), encoding="utf-8")
 
 
-def page(manifest: dict[str, Any]) -> str:
-    """The page as MyST Markdown."""
-    # The manifest lists chapters as they ended; their names sort as the table of contents does.
-    chapters = dict(sorted(manifest.get("chapters", {}).items()))
+def page(manifest: dict[str, Any], order: list[str] | None = None) -> str:
+    """The page as MyST Markdown. order: chapters as the table of contents has them; others follow by name."""
+    place_of = {name: at for at, name in enumerate(order or [])}
+    entries = manifest.get("chapters", {})
+    # The manifest lists chapters as they ended.
+    names = sorted(entries, key=lambda name: (place_of.get(name, len(place_of)), name))
+    chapters = {name: entries[name] for name in names}
     notes = {name: _note(name) for name in chapters}
     parts = [
         "(run-status)=\n# Run status\n",
@@ -44,6 +52,7 @@ def page(manifest: dict[str, Any]) -> str:
             "tab-status-chapters",
             "The last execution of each chapter.",
             sortable=False,
+            stacked=True,
             columns={
                 "chapter": "chapter",
                 "status": "status",
@@ -168,18 +177,15 @@ def _records() -> str:
     rows = []
     for record in found:
         info, counts = record.info, record.table()["status"].value_counts()
+        timed = int(counts.get("ok", 0))
+        versions = {"torch": info["torch"], "triton": info["triton"], **info["peers"]}
         rows.append(
             {
-                "device": info["device"]["name"],
-                "run": info["run_id"],
-                "profile": info["profile"],
+                "run": f"{info['device']['name']}: {info['run_id']}, {info['profile']}",
                 "commit": (info["git_commit"] or "")[:7] or None,
-                "torch": info["torch"],
-                "triton": info["triton"],
-                "rows": int(counts.get("ok", 0)),
-                "without": int(counts.sum() - counts.get("ok", 0)),
+                "rows": f"{timed:,} timed, {int(counts.sum()) - timed:,} with a reason",
                 "seconds": round(_seconds(info)),
-                "peers": ", ".join(f"{name} {version}" for name, version in info["peers"].items()) or None,
+                "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
                 "stale": records.stale(record) or "no",
             }
         )
@@ -188,17 +194,13 @@ def _records() -> str:
         "tab-status-records",
         "The runs in data/runs.",
         sortable=False,
+        stacked=True,
         columns={
-            "device": "device",
-            "run": "run",
-            "profile": "profile",
+            "run": "device: run, profile",
             "commit": "commit",
-            "torch": "torch",
-            "triton": "triton",
-            "rows": "timed rows",
-            "without": "rows with a reason",
+            "rows": "rows",
             "seconds": "seconds",
-            "peers": "peers",
+            "versions": "versions",
             "stale": "stale",
         },
     )
