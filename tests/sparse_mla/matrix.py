@@ -1,16 +1,19 @@
 """The fault matrix: which values meet, how a combination becomes a call, and a worker that runs many.
 
-As a program it runs one part of the GPU's plan: `python -m tests.sparse_mla.matrix cuda 3 12 OUT.json` is the
-fourth of twelve. Compiling takes most of the time there, so parts are processes and a part keeps together
-what compiles alike.
+As a program it is one of several that share the GPU's plan: `python -m tests.sparse_mla.matrix cuda FOLDER`.
+Compiling takes most of the time there, so each claims what compiles alike at once, in the common folder, until
+nothing is left, and leaves its results there as it goes.
 """
 
 import itertools
 import json
+import os
+import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
+from pathlib import Path
 
 import torch
 
@@ -199,15 +202,28 @@ def _compiles_alike(entry) -> tuple:
     )  # fmt: skip
 
 
-def main(device: str, part: str, parts: str, path: str) -> None:
-    """Run one part of the GPU's plan and write what was run and what failed as JSON."""
-    entries = sorted(
-        gpu_points(cases.interpretable_impls() if device == "cpu" else IMPLS), key=_compiles_alike
-    )
-    share = -(-len(entries) // int(parts))
+def groups_of(entries) -> list[list[tuple[int, tuple]]]:
+    """(number, entry) of every call, those that compile alike together. The number is the call's seed, too."""
+    numbered = list(enumerate(sorted(entries, key=_compiles_alike)))
+    grouped = itertools.groupby(numbered, key=lambda item: _compiles_alike(item[1])[:-1])
+    return [list(group) for _, group in grouped]
+
+
+def main(device: str, folder: str) -> None:
+    """Run the groups that no other process has claimed, and write a line of JSON about each."""
+    entries = gpu_points(cases.interpretable_impls() if device == "cpu" else IMPLS)
+    with open(Path(folder) / f"{os.getpid()}.jsonl", "a") as file:
+        for number, group in enumerate(groups_of(entries)):
+            try:
+                (Path(folder) / f"{number}.claim").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            print(json.dumps(_run_group(group, device)), file=file, flush=True)
+
+
+def _run_group(group, device: str) -> dict:
     calls, rows_run, failures = Counter(), Counter(), []
-    start = time.perf_counter()
-    for number, (fault_class, point, rows) in enumerate(entries[int(part) * share : (int(part) + 1) * share]):
+    for number, (fault_class, point, rows) in group:
         live = 4096 if point["width"] > 640 else 512
         try:
             found = run(point, rows, device=device, live=live, seed=number)
@@ -217,9 +233,36 @@ def main(device: str, part: str, parts: str, path: str) -> None:
         rows_run[fault_class] += len(rows)
         if found:
             failures.append({"class": fault_class, "point": repr(point), "found": found})
-    result = {"calls": calls, "rows": rows_run, "failures": failures, "seconds": time.perf_counter() - start}
-    with open(path, "w") as file:
-        json.dump(result, file)
+    return {"calls": calls, "rows": rows_run, "failures": failures}
+
+
+def gather(folder) -> tuple[Counter, Counter, list[dict]]:
+    """Calls and rows by fault class, and the failures, of what every process has finished so far."""
+    calls, rows, failures = Counter(), Counter(), []
+    for path in Path(folder).glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            result = json.loads(line)
+            calls.update(result["calls"])
+            rows.update(result["rows"])
+            failures += result["failures"]
+    return calls, rows, failures
+
+
+def wait_for(processes: list[subprocess.Popen], seconds: float) -> list[int | None]:
+    """Exit codes of processes that had `seconds` together; those still running are ended: None."""
+    deadline = time.monotonic() + seconds
+    codes = []
+    try:
+        for process in processes:
+            try:
+                codes.append(process.wait(timeout=max(0.0, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                codes.append(None)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return codes
 
 
 if __name__ == "__main__":

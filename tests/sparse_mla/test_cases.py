@@ -52,6 +52,15 @@ def test_a_right_decoder_passes():
     assert cases.compare(*decoder(case), case.expected(), 0) == []
 
 
+def test_the_oracle_is_the_same_in_parts(monkeypatch):
+    case = a_case(ROWS, sink=torch.tensor([0.5, -torch.inf]))
+    whole = case.expected()
+    monkeypatch.setattr(cases, "KEY_BYTES", 2 * 40 * 512 * 8)  # two rows of five
+    parts = case.expected()
+    for name in ("out", "lse", "magnitude", "score_size"):
+        torch.testing.assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
