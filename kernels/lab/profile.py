@@ -3,7 +3,7 @@
 On a GPU the step runs once, eagerly, under torch.profiler (CUPTI). Each kernel belongs to the innermost
 range (`kernels.decode_step.ranges`) that was open when it was launched; our own kernels are known by name.
 What lies in no range is glue. A kernel takes the same time in a captured graph; the gaps between kernels,
-which a graph removes, are in nobody's share.
+which a graph shortens to about a microsecond each, are in nobody's share.
 
 Without a GPU launches are counted, not timed: PyTorch's operations that start at least one kernel, and the
 launches that our operators declare. The count does not depend on the size of the model, only on its layers.
@@ -95,8 +95,29 @@ def launch_ranges(events: Iterable[dict[str, Any]], prefix: str) -> dict[int, st
     return found
 
 
+def own_times(kernels: list[dict[str, Any]]) -> list[float]:
+    """Microseconds of each kernel of a trace that no earlier kernel of its stream was running in, too.
+
+    A combine starts while its attention kernel still runs and waits for it (programmatic dependent launch), if
+    the host is fast enough: its duration then holds the other's. Counted once, the sum is the time the GPU was
+    busy.
+    """
+    times = [float(event.get("dur", 0)) for event in kernels]
+    ends: dict[Any, float] = {}
+    for number in sorted(range(len(kernels)), key=lambda number: float(kernels[number].get("ts", 0))):
+        stream = kernels[number].get("args", {}).get("stream")
+        if stream is None:
+            continue
+        begin = float(kernels[number]["ts"])
+        end = begin + times[number]
+        free = ends.get(stream, begin)
+        times[number] = max(0.0, end - max(begin, free))
+        ends[stream] = max(free, end)
+    return times
+
+
 def rows_of_trace(events: list[dict[str, Any]], prefix: str, forced_fp32: bool) -> list[dict[str, Any]]:
-    """One row a group and kernel: launches, gpu_us, share of all kernels' time; the longest first.
+    """One row a group and kernel: launches, gpu_us (its own), share of all kernels' time; the longest first.
 
     A kernel whose group differs from its range's carries the range in its name ("indexer: sgemm").
 
@@ -110,7 +131,7 @@ def rows_of_trace(events: list[dict[str, Any]], prefix: str, forced_fp32: bool) 
     if not kernels:
         raise RuntimeError("the profiler saw no kernel: CUPTI is not available to this process")
     orphans = 0
-    for event in kernels:
+    for event, own in zip(kernels, own_times(kernels), strict=True):
         correlation = int(event.get("args", {}).get("correlation", -1))
         orphans += correlation not in ranges
         inside = ranges.get(correlation)
@@ -119,7 +140,7 @@ def rows_of_trace(events: list[dict[str, Any]], prefix: str, forced_fp32: bool) 
         if inside == "indexer" and group in ("gemm", "gemm_fp32"):
             name = f"indexer: {name}"
         launches[group, name] += 1
-        times[group, name] += float(event.get("dur", 0))
+        times[group, name] += own
     if orphans == len(kernels):
         raise RuntimeError(f"none of {orphans} kernels has its launch in the trace: no range is known")
     total = sum(times.values())
