@@ -9,7 +9,7 @@ PYTHON  ?= python3
 DEVICE  ?= auto
 PROFILE ?= quick
 PORT    ?= 8000
-JUPYTERLAB = jupyterlab==4.6.6
+JUPYTERLAB = jupyterlab==4.6.6 jupyterlab_myst==2.7.0
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -19,7 +19,7 @@ SYNCED := $(VENV)/.synced-$(SERIES)-$(PINS)
 
 RUN = $(PY) book/run.py --device $(DEVICE) --profile $(PROFILE) $(if $(FORCE),--force) $(if $(ONLY),--only $(ONLY))
 
-.PHONY: book test test-gpu lint lab serve record pdf clean help
+.PHONY: book test test-site test-gpu lint lab serve record pdf clean help
 
 book: $(SYNCED)
 	@$(RUN)
@@ -29,13 +29,17 @@ lint: $(SYNCED)
 	$(PY) -m ruff format --check .
 
 test: lint
-	$(PY) -m pytest -n 2 --dist loadscope -m "untraced and not gpu"
-	$(PY) -m pytest -n 2 --dist loadscope -m "not gpu and not untraced" --cov=kernels --cov-report=term:skip-covered
+	$(PY) -m pytest -n 2 --dist loadscope -m "untraced and not gpu and not site"
+	$(PY) -m pytest -n 2 --dist loadscope -m "not gpu and not untraced and not site" --cov=kernels --cov-report=term:skip-covered
+
+# In a real browser, on the site that `make book` has rendered; screenshots go to _build/screenshots.
+test-site: $(SYNCED)
+	$(PY) -m pytest tests/site -n 2 --dist loadgroup
 
 test-gpu: $(SYNCED)
 	$(PY) -m pytest -m gpu
 
-# JupyterLab is no part of the pinned set. JUPYTER_PATH makes its "python3" kernel this environment's.
+# JupyterLab, and what shows MyST in it, are no part of the pinned set. JUPYTER_PATH makes its "python3" kernel this environment's.
 lab: $(SYNCED)
 	@$(PY) -m pip install -q -q $(JUPYTERLAB)
 	@JUPYTER_PATH="$$($(PY) book/run.py --kernelspec)" $(PY) -m jupyterlab --notebook-dir=book $(LAB_ARGS)
@@ -69,4 +73,4 @@ $(SYNCED): requirements.txt pyproject.toml
 	@touch $@
 
 help:
-	@sed -n '1,6p' Makefile; echo; echo "Targets: book test test-gpu lint lab serve record pdf clean"
+	@sed -n '1,6p' Makefile; echo; echo "Targets: book test test-site test-gpu lint lab serve record pdf clean"
