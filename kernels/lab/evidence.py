@@ -5,6 +5,7 @@ Five kinds exist, see `KINDS`. A number that is exact arithmetic (a count of byt
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -142,7 +143,8 @@ def glue(
 ) -> str:
     """Store a computed number under `name`, so that prose prints it with `{glue:text}`.
 
-    name: unique in the book, e.g. 'ch01-ratio'. Returns the text. Outside a notebook nothing else happens.
+    name: unique in the book, e.g. 'ch01-ratio'. Returns the text. Outside a notebook nothing else happens; in
+    one that is opened by hand, where prose shows names only, the number is shown below the cell.
     """
     text = in_prose(value, fmt, evidence, show_kind)
     try:
@@ -153,8 +155,10 @@ def glue(
     if get_ipython() is not None:
         # What myst_nb.glue(name, text, display=False) emits; a GPU box may lack myst_nb.
         prefix = "application/papermill.record/"
+        by_hand = "BOOK_BUILD_DIR" not in os.environ  # the runner sets it for the chapters that become pages
+        shown = {"text/plain": f"{name}: {text}"} if by_hand else {}
         display(
-            {f"{prefix}text/plain": repr(text)},
+            {f"{prefix}text/plain": repr(text), **shown},
             raw=True,
             metadata={"scrapbook": {"name": name, "mime_prefix": prefix}},
         )

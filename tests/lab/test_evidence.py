@@ -71,3 +71,19 @@ def test_number_in_prose_carries_its_kind():
 
 def test_glue_without_a_notebook_returns_the_text():
     assert evidence.glue("x", 2, "{} blocks") == "2 blocks"
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_glue_shows_the_number_only_where_no_page_is_made(monkeypatch, by_hand):
+    import IPython
+    import IPython.display
+
+    shown = []
+    monkeypatch.setattr(IPython, "get_ipython", lambda: object())
+    monkeypatch.setattr(IPython.display, "display", lambda data, **_: shown.append(data))
+    monkeypatch.delenv("BOOK_BUILD_DIR", raising=False)
+    if not by_hand:
+        monkeypatch.setenv("BOOK_BUILD_DIR", "_build")
+    evidence.glue("x", 2, "{} blocks")
+    assert shown[0]["application/papermill.record/text/plain"] == "'2 blocks'"
+    assert shown[0].get("text/plain") == ("x: 2 blocks" if by_hand else None)

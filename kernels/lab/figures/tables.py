@@ -69,4 +69,4 @@ def table(
     if df.empty:
         empty = ["*not recorded yet*" if evidence and not evidence.available else "*no rows*"]
         out.append("| " + " | ".join(empty + [""] * (len(headings) - 1)) + " |")
-    return "\n".join([*out, ":::", ""])
+    return "\n".join([*out, "", ":::", ""])  # the empty line: a plain Markdown reader ends the table there
