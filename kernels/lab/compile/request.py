@@ -102,7 +102,7 @@ def source_hash(module: str) -> str:
     """Hash of the files that `module` may be made of: `kernels` without the lab, and its own folder."""
     root = REPOSITORY / "kernels"
     files = {p for p in root.rglob("*.py") if (root / "lab") not in p.parents}
-    if not module.startswith("kernels."):
+    if not module.startswith("kernels.") or module.startswith("kernels.lab."):
         files |= set(_folder_of(module).glob("*.py"))
     return _files_hash(files)
 
