@@ -46,7 +46,9 @@ def names() -> list[str]:
 
 def _find(name: str) -> tuple[str, Measure]:
     if name in CATALOGUE:
-        return "measurements", lambda profile: measure_points(CATALOGUE[name].points(profile))
+        found = CATALOGUE[name]
+        build = found.module and _build_of(found.module)
+        return "measurements", lambda profile: measure_points(found.points(profile), build=build)
     if name in _REGISTERED:
         return _REGISTERED[name]
     raise KeyError(f"experiment={name!r} is unknown; accepted: {', '.join(names())}")
@@ -98,6 +100,15 @@ def measured_here(run) -> Evidence:
     )
 
 
+def _build_of(module: str):
+    """A module's `build`, imported at the first point: kernels must not be, before the device is chosen."""
+
+    def build(point: Point, device: str):
+        return importlib.import_module(f"kernels.lab.experiments.{module}").build(point, device)
+
+    return build
+
+
 def builder(op: str):
     module, function = {
         "sparse_mla_decode": ("sparse", "build"),
@@ -107,11 +118,14 @@ def builder(op: str):
     return getattr(importlib.import_module(f"kernels.lab.experiments.{module}"), function)
 
 
-def measure_points(points: list[Point], samples: int = 21, device: str = "cuda") -> list[dict[str, Any]]:
+def measure_points(
+    points: list[Point], samples: int = 21, device: str = "cuda", build: Callable | None = None
+) -> list[dict[str, Any]]:
     """Build, check and time every point on this GPU; a point that cannot run becomes rows with the reason.
 
-    samples: at most, a timer. A point that needs more memory than there is, or whose kernel does not compile
-    for the device, is skipped; any other exception is a failure that its row names.
+    samples: at most, a timer. build: (point, device) -> case; by the point's op when None. A point that needs
+    more memory than there is, or whose kernel does not compile for the device, is skipped; any other exception
+    is a failure that its row names.
     """
     import torch
 
@@ -120,7 +134,7 @@ def measure_points(points: list[Point], samples: int = 21, device: str = "cuda")
     rows: list[dict[str, Any]] = []
     for point in points:
         try:
-            case = builder(point.op)(point, device)
+            case = (build or builder(point.op))(point, device)
             rows += timing.measure(case, point.timers, samples)
         except LookupError as error:
             rows += point.skipped(str(error.args[0]))

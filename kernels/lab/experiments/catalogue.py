@@ -16,11 +16,15 @@ K = 1024
 
 @dataclass(frozen=True)
 class Experiment:
-    """A name, what it asks, and its points by profile."""
+    """A name, what it asks, and its points by profile.
+
+    module: of this package, whose `build` makes the points' cases; None where their op says it.
+    """
 
     name: str
     question: str
     points: Callable[[str], list[Point]]
+    module: str | None = None
 
 
 def _trio(batch: int, **shape) -> list[Point]:
@@ -195,6 +199,19 @@ def padded_heads(profile: str) -> list[Point]:
     return points
 
 
+def redesign(profile: str) -> list[Point]:
+    """The variants of the sm_120 tile beside the rungs that they would change; 16 heads a block have a control."""
+    from kernels.lab.variants.plan import FEWER_HEADS, VARIANTS  # kernels: not before the device is chosen
+
+    few = (FEWER_HEADS.block_h, FEWER_HEADS.block_t, FEWER_HEADS.num_warps, FEWER_HEADS.num_stages)
+    points = []
+    for batch in (1, 16, 64):
+        points += [Point(SPARSE, rung, batch, tile_class="sm120") for rung in ("split_k", "staged")]
+        points += [Point(SPARSE, name, batch, tile_class="sm120") for name in VARIANTS]
+        points.append(Point(SPARSE, "byte_tiles", batch, tile=few, tile_class="sm120"))
+    return points
+
+
 CATALOGUE = {
     experiment.name: experiment
     for experiment in (
@@ -209,5 +226,6 @@ CATALOGUE = {
         Experiment("indexer_context", "what the configured context costs", indexer_context),
         Experiment("indexer_topk", "what top-k costs over the configured context", indexer_topk),
         Experiment("padded_heads", "what padding eight heads to 64 costs", padded_heads),
+        Experiment("redesign", "what each idea for the sm_120 tile costs or gains", redesign, "redesign"),
     )
 }
