@@ -16,13 +16,15 @@ from kernels.lab.experiments.point import Point
 from kernels.sparse_mla.tiles import TABLE
 
 HEADS = (8, 16, 32, 64)
-CANDIDATES = (512, 2048)
+CANDIDATES = (512, 640, 2048)
+WINDOW = 128  # 640 candidates are 512 and a sliding window in a cache of its own
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-# (block_h, block_t, num_warps, buffers, wgmma)
+# The fields of a `Tile`: block_h, block_t, num_warps, buffers, wgmma, producer_warps
 TILES = {
-    "sm120": [(16, 32, 4, 1, False), (16, 64, 8, 1, False), (32, 32, 8, 1, False), (64, 16, 8, 1, False)],
-    "sm90": [(16, 32, 4, 1, False), (16, 64, 8, 1, False), (32, 32, 8, 1, False), (32, 32, 4, 1, False),
-             (64, 64, 8, 1, True), (64, 64, 8, 2, True)],
+    "sm120": [(16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0), (64, 16, 8, 1, False, 0),
+              (64, 16, 8, 2, False, 4)],
+    "sm90": [(16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0), (32, 32, 4, 1, False, 0),
+             (64, 32, 8, 1, True, 0), (64, 32, 8, 2, True, 0), (64, 64, 8, 1, True, 0), (64, 64, 8, 2, True, 4)],
 }  # fmt: skip
 MOST_SPLITS = 64
 
@@ -47,7 +49,8 @@ def _exponents(full: float) -> list[float]:
 
 def points(device_class: str, heads: int, candidates: int, batch: int, sm_count: int) -> list[Point]:
     """Every tile and split count to time for one row of the table."""
-    shape = Point("sparse_mla_decode", "staged", batch, heads=heads, topk=candidates,
+    window = WINDOW if candidates == 640 else 0
+    shape = Point("sparse_mla_decode", "staged", batch, heads=heads, topk=candidates - window, swa_tokens=window,
                   tile_class="sm120" if device_class == "sm120" else "native")  # fmt: skip
     tiles = [tile for tile in TILES[device_class] if tile[0] <= max(16, heads)]
     return [
@@ -59,8 +62,10 @@ def points(device_class: str, heads: int, candidates: int, batch: int, sm_count:
 
 def _compile(task) -> str | None:
     """Compile one tile's kernels in another process, so that the timing process finds them in Triton's cache."""
-    tile, heads, splits = task
-    point = Point("sparse_mla_decode", "staged", 1, heads=heads, topk=512, tile=tile, num_splits=splits)
+    tile, heads, splits, window = task
+    point = Point(
+        "sparse_mla_decode", "staged", 1, heads=heads, topk=512, tile=tile, num_splits=splits, swa_tokens=window
+    )
     try:
         sparse.build(point, sets=1, pool_tokens=1024).calls[0]()
     except Exception as error:  # a tile that does not compile is reported and left out
@@ -76,7 +81,11 @@ def tune(
 
     sm_count = torch.cuda.get_device_properties(0).multi_processor_count
     tasks = [
-        (t, h, s) for t in {t for name in device_classes for t in TILES[name]} for h in heads for s in (1, 2)
+        (tile, count, splits, window)
+        for tile in {tile for name in device_classes for tile in TILES[name]}
+        for count in heads
+        for splits in (1, 2)
+        for window in {WINDOW if width == 640 else 0 for width in candidates}
     ]
     with multiprocessing.get_context("spawn").Pool(min(14, os.cpu_count() or 1)) as pool:
         for problem in filter(None, pool.map(_compile, tasks, chunksize=1)):
@@ -109,10 +118,19 @@ def tune(
 
 def row_of(device_class: str, point: Point) -> dict:
     """A row of the table."""
-    return {"device_class": device_class, "heads": point.heads, "candidates": point.topk, "batch": point.batch,
+    candidates = point.topk + point.swa_tokens
+    return {"device_class": device_class, "heads": point.heads, "candidates": candidates, "batch": point.batch,
             "tile": list(point.tile), "num_splits": point.num_splits}  # fmt: skip
 
 
+def merged(rows: list[dict], earlier: list[dict]) -> list[dict]:
+    """A table's earlier rows with the new ones in their places, in the table's order."""
+    order = ("device_class", "heads", "candidates", "batch")
+    found = {tuple(row[name] for name in order): row for row in [*earlier, *rows]}
+    return [found[key] for key in sorted(found)]
+
+
 def write(rows: list[dict], path=TABLE) -> None:
-    """Write the table, one row a line."""
+    """Write the table, one row a line; rows of shapes that were not measured again stay as they are."""
+    rows = merged(rows, json.loads(TABLE.read_text())["staged"])
     path.write_text('{"staged": [\n' + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]}\n")

@@ -13,7 +13,7 @@ from kernels import triton_mode
 INTERPRETED = tl.constexpr(triton_mode.interpreted())
 
 # One 32-bit word of four e4m3 bytes and a scale doubled into both halves, to four bfloat16
-_PACKED = tl.constexpr("""
+PACKED = tl.constexpr("""
 {
 .reg .b32 low, high, a, b;
 prmt.b32 low, $4, 0, 0x1404;
@@ -36,7 +36,7 @@ mov.b32 {$0, $1}, low;
 mov.b32 {$2, $3}, high;
 }
 """)
-_HALVES = tl.constexpr("mov.b32 {$0, $1}, $2;")
+HALVES = tl.constexpr("mov.b32 {$0, $1}, $2;")
 
 
 @triton.jit
@@ -78,7 +78,7 @@ def dequantize_words(word, scale_byte, BLOCK_T: tl.constexpr, WIDTH: tl.constexp
         half = scale_byte.to(tl.int32) << 7
         scale = tl.broadcast_to(half | (half << 16), word.shape)
         v0, v1, v2, v3 = tl.inline_asm_elementwise(
-            _PACKED, "=h,=h,=h,=h,r,r", [word, scale], dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            PACKED, "=h,=h,=h,=h,r,r", [word, scale], dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
             is_pure=True, pack=1,
         )  # fmt: skip
     return tl.reshape(tl.join(tl.join(v0, v2), tl.join(v1, v3)), (BLOCK_T, WIDTH))
@@ -92,6 +92,6 @@ def split_words(word, BLOCK_T: tl.constexpr):
         high = ((word >> 16) & 0xFFFF).to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:
         low, high = tl.inline_asm_elementwise(
-            _HALVES, "=h,=h,r", [word], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=1
+            HALVES, "=h,=h,r", [word], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=1
         )
     return tl.reshape(tl.join(low, high), (BLOCK_T, 64))

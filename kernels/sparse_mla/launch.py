@@ -11,10 +11,13 @@ from kernels.sparse_mla.mma import mma_kernel
 from kernels.sparse_mla.per_head import per_head_kernel
 from kernels.sparse_mla.plan import Plan
 from kernels.sparse_mla.split_k import split_k_kernel
+from kernels.sparse_mla.tiles import Tile
 from kernels.sparse_mla.validate import Candidates, Inputs
 
 STAGED_SEGMENT = 256
 LOG2_E = 1.4426950408889634
+# Registers a thread of the multiplying warps; the fetching ones get the rest of a multiprocessor's 65,536
+CONSUMER_REGISTERS = 192
 COMBINE_CHUNK = 8
 COMBINE_WARPS = 2
 
@@ -130,17 +133,30 @@ def staged_arguments(inputs: Inputs, plan: Plan, out, lse, partial_out, partial_
     del arguments["ALIGNED"]
     if not final:
         arguments |= {"out_ptr": partial_out, "lse_ptr": partial_lse}
-    return arguments | {
+    arguments |= {
         "heads": inputs.q.shape[1],
         "UNIT": _unit(inputs),
         "BLOCK_H": tile.block_h,
         "BLOCK_T": tile.block_t,
-        "SEGMENT": STAGED_SEGMENT,
         "BUFFERS": tile.num_stages,
         "WGMMA": tile.wgmma,
         "FINAL": final,
         "OVERLAP": overlap,
     }
+    if tile.producer_warps:
+        return arguments | {"CONSUMER_WARPS": tile.num_warps, "CONSUMER_REGISTERS": CONSUMER_REGISTERS}
+    return arguments | {"SEGMENT": STAGED_SEGMENT}
+
+
+def staged_kernel_of(tile: Tile):
+    """The Gluon kernel of a tile. Imported late: Gluon is not there under the interpreter."""
+    if tile.producer_warps:
+        from kernels.sparse_mla.specialised import specialised_kernel
+
+        return specialised_kernel
+    from kernels.sparse_mla.staged import staged_kernel
+
+    return staged_kernel
 
 
 def can_overlap(tensor: torch.Tensor) -> bool:
@@ -152,7 +168,7 @@ def can_overlap(tensor: torch.Tensor) -> bool:
 
 def _start(kernel, grid, arguments, plan: Plan, overlap: bool = False) -> None:
     options = {"launch_pdl": True} if overlap else {}
-    kernel[grid](**arguments, num_warps=plan.tile.num_warps, num_stages=plan.tile.num_stages, **options)
+    kernel[grid](**arguments, num_warps=plan.tile.launched_warps, num_stages=plan.tile.num_stages, **options)
 
 
 def run(
@@ -177,10 +193,8 @@ def run(
         partial_out = workspace[: rows * 512 * scratch_dtype.itemsize].view(scratch_dtype)
         partial_lse = workspace[partial_out.nbytes : partial_out.nbytes + rows * 4].view(torch.float32)
     if plan.impl == "staged":
-        from kernels.sparse_mla.staged import staged_kernel  # Gluon: not there under the interpreter
-
         arguments = staged_arguments(inputs, plan, out, lse, partial_out, partial_lse, overlap)
-        _start(staged_kernel, grid, arguments, plan, overlap)
+        _start(staged_kernel_of(plan.tile), grid, arguments, plan, overlap)
     else:
         arguments = split_k_arguments(inputs, plan, partial_out, partial_lse, overlap)
         _start(split_k_kernel, grid, arguments, plan, overlap)

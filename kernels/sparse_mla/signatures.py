@@ -60,8 +60,7 @@ def signature(
             launch.split_k_arguments(inputs, plan, partial_out, partial_lse, overlap),
         )
     elif impl == "staged":
-        from kernels.sparse_mla.staged import staged_kernel as kernel
-
+        kernel = launch.staged_kernel_of(tile)
         arguments = launch.staged_arguments(inputs, plan, out, lse, partial_out, partial_lse, overlap)
     elif impl in ("serial", "simt", "mma"):
         kernel, arguments = launch.attention_arguments(inputs, plan, out, lse)
@@ -69,4 +68,4 @@ def signature(
         raise ValueError(
             f"impl: got {impl!r}, accepted are 'serial', 'simt', 'mma', 'split_k', 'staged' and 'combine'"
         )
-    return specialise(impl, kernel, arguments, num_warps=tile.num_warps, num_stages=tile.num_stages)
+    return specialise(impl, kernel, arguments, num_warps=tile.launched_warps, num_stages=tile.num_stages)

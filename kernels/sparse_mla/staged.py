@@ -19,35 +19,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-# One 32-bit word of four e4m3 bytes and a scale doubled into both halves, to four bfloat16 (see `_dequantize`)
-_PACKED = gl.constexpr("""
-{
-.reg .b32 low, high, a, b;
-prmt.b32 low, $4, 0, 0x1404;
-prmt.b32 high, $4, 0, 0x3424;
-shr.u32 a, low, 4;
-shr.u32 b, high, 4;
-and.b32 low, low, 0x80008000;
-and.b32 high, high, 0x80008000;
-and.b32 a, a, 0x07f007f0;
-and.b32 b, b, 0x07f007f0;
-or.b32 low, low, a;
-or.b32 high, high, b;
-mov.b32 a, 0x7b807b80;
-mov.b32 b, 0x80008000;
-fma.rn.bf16x2 low, low, a, b;
-fma.rn.bf16x2 high, high, a, b;
-fma.rn.bf16x2 low, low, $5, b;
-fma.rn.bf16x2 high, high, $5, b;
-mov.b32 {$0, $1}, low;
-mov.b32 {$2, $3}, high;
-}
-""")
+from kernels.sparse_mla._dequantize import HALVES, PACKED
+
 # No address: far below any distance between two caches, and still in range when multiplied by UNIT
 ABSENT = gl.constexpr(-(1 << 58))
-_HALVES = gl.constexpr("mov.b32 {$0, $1}, $2;")
-_WAIT = gl.constexpr("griddepcontrol.wait; // dummy $0")
-_LAUNCH = gl.constexpr("griddepcontrol.launch_dependents; // dummy $0")
+WAIT = gl.constexpr("griddepcontrol.wait; // dummy $0")
+LAUNCH = gl.constexpr("griddepcontrol.launch_dependents; // dummy $0")
 
 
 @gluon.jit
@@ -69,13 +46,15 @@ def load_slots(
     tile = first + j // BLOCK_T
     position = tile * BLOCK_T + j % BLOCK_T
     in_range = tile < last
+    mask = in_range & (position < length)
+    row_ptr = indices_ptr + position
     if HAS_EXTRA:
-        slot = gl.load(indices_ptr + position, mask=in_range & (tile < tiles) & (position < length), other=-1)
-        position -= tiles * BLOCK_T
-        mask = in_range & (tile >= tiles) & (position < extra_length)
-        return gl.maximum(slot, gl.load(extra_indices_ptr + position, mask=mask, other=-1))
-    else:
-        return gl.load(indices_ptr + position, mask=in_range & (position < length), other=-1)
+        # One load from either row: merging two would wait for both
+        extra_position = position - tiles * BLOCK_T
+        extra = tile >= tiles
+        row_ptr = gl.where(extra, extra_indices_ptr + extra_position, row_ptr)
+        mask = in_range & gl.where(extra, extra_position < extra_length, position < length)
+    return gl.load(row_ptr, mask=mask, other=-1)
 
 
 @gluon.jit
@@ -105,26 +84,61 @@ def locate(
 
 
 @gluon.jit
+def load_scales(kv_ptr, slot, scale):
+    """The eight scale bytes of each candidate as two words; 0 where there is no candidate."""
+    scale_ptr = (kv_ptr + scale).to(gl.pointer_type(gl.int32))
+    low = gl.load(scale_ptr, mask=slot >= 0, other=0)
+    high = gl.load(scale_ptr + 1, mask=slot >= 0, other=0)
+    return low, high
+
+
+@gluon.jit
+def packed(low, high):
+    """Two words of scale bytes as an int64."""
+    return (high.to(gl.int64) << 32) | (low.to(gl.int64) & 0xFFFFFFFF)
+
+
+@gluon.jit
 def fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT: gl.constexpr):
-    """Write where each candidate of a segment lies and what masks its score; return its eight scale bytes.
+    """Write where each candidate of a segment lies and what masks its score; return its scale bytes as two words.
 
     Addresses are in units of UNIT bytes from `kv_ptr`, ABSENT where there is no candidate. They may be negative:
     the extra cache can lie before the main one.
     """
     valid = slot >= 0
-    scale_ptr = (kv_ptr + scale).to(gl.pointer_type(gl.int32))
-    low = gl.load(scale_ptr, mask=valid, other=0)
-    high = gl.load(scale_ptr + 1, mask=valid, other=0)
+    low, high = load_scales(kv_ptr, slot, scale)
     address_smem.store(gl.where(valid, token // UNIT, ABSENT))
     bias_smem.store(gl.where(valid, 0.0, -float("inf")))
-    return (high.to(gl.int64) << 32) | (low.to(gl.int64) & 0xFFFFFFFF)
+    return low, high
+
+
+@gluon.constexpr_function
+def tile_layouts(block_t: int, num_warps: int):
+    """Who holds what of a tile: words [block_t, 8, 16], rotary words [block_t, 32], columns [block_t, 8, 64] and
+    [block_t, 512].
+
+    A thread holds 16 columns of a row in each of eight groups of 64: seven are scaled, the last is rotary. Where the
+    rows are enough for all warps, the group is a register's number, so that the compiler knows which is which.
+    """
+    rows = min(num_warps, block_t // 8)
+    groups = num_warps // rows
+    return (
+        gl.BlockedLayout([1, 1, 4], [8, 1, 4], [rows, groups, 1], [2, 1, 0]),
+        gl.SliceLayout(1, gl.BlockedLayout([1, 1, 8], [8, 1, 4], [rows, groups, 1], [2, 1, 0])),
+        gl.BlockedLayout([1, 1, 16], [8, 1, 4], [rows, groups, 1], [2, 1, 0]),
+        gl.BlockedLayout([1, 16], [8, 4], [rows, groups], [1, 0]),
+    )
 
 
 @gluon.jit
-def fetch_tile(
-    addresses, kv_ptr, tile, UNIT: gl.constexpr, BLOCK_T: gl.constexpr, P3: gl.constexpr, R2: gl.constexpr,
-):  # fmt: skip
-    """Start loading a tile's words: nope int32 [BLOCK_T, 8, 16] (group 7 is empty), rotary int32 [BLOCK_T, 32]."""
+def fetch_tile(addresses, kv_ptr, tile, UNIT: gl.constexpr, BLOCK_T: gl.constexpr):
+    """Start loading a tile: scaled words int32 [BLOCK_T, 8, 16] (group 7 is empty), rotary int32 [BLOCK_T, 32].
+
+    The words stay words until the tile is stored: taking one apart would wait for it.
+    """
+    LAYOUTS: gl.constexpr = tile_layouts(BLOCK_T, gl.num_warps())
+    P3: gl.constexpr = LAYOUTS[0]
+    R2: gl.constexpr = LAYOUTS[1]
     rows = addresses.index(tile)
     address = rows.load(gl.SliceLayout(1, gl.SliceLayout(2, P3)))
     group = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, P3)))
@@ -141,27 +155,29 @@ def fetch_tile(
 
 
 @gluon.jit
-def store_tile(
-    k_smem, nope, rope, scales, tile,
-    BLOCK_T: gl.constexpr, P3: gl.constexpr, K2: gl.constexpr, R2: gl.constexpr,
-):  # fmt: skip
+def store_tile(k_smem, nope, rope, scales, tile, BLOCK_T: gl.constexpr):
     """Dequantise a fetched tile into its shared buffer, bfloat16 [BLOCK_T, 512]."""
-    ROWS: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, P3))
+    LAYOUTS: gl.constexpr = tile_layouts(BLOCK_T, gl.num_warps())
+    P3: gl.constexpr = LAYOUTS[0]
+    K3: gl.constexpr = LAYOUTS[2]
     group = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, P3)))[None, :]
-    packed = scales.index(tile).load(ROWS)[:, None]
-    half = ((packed >> (group * 8)).to(gl.int32) & 0xFF) << 7
+    bytes_of_row = scales.index(tile).load(gl.SliceLayout(1, gl.SliceLayout(2, P3)))[:, None]
+    half = ((bytes_of_row >> (group * 8)).to(gl.int32) & 0xFF) << 7
     scale, _ = gl.broadcast(gl.expand_dims(half | (half << 16), 2), nope)
     v0, v1, v2, v3 = gl.inline_asm_elementwise(
-        _PACKED, "=h,=h,=h,=h,r,r", [nope, scale],
+        PACKED, "=h,=h,=h,=h,r,r", [nope, scale],
         dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16), is_pure=True, pack=1,
     )  # fmt: skip
-    k = gl.reshape(gl.join(gl.join(v0, v2), gl.join(v1, v3)), [BLOCK_T, 512])
-    k_smem.store(gl.convert_layout(k, K2, assert_trivial=True))
+    k = gl.reshape(gl.join(gl.join(v0, v2), gl.join(v1, v3)), [BLOCK_T, 8, 64])
+    k = gl.convert_layout(k, K3, assert_trivial=True)
     low, high = gl.inline_asm_elementwise(
-        _HALVES, "=h,=h,r", [rope], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=1
+        HALVES, "=h,=h,r", [rope], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=1
     )
-    r = gl.reshape(gl.join(low, high), [BLOCK_T, 64])
-    k_smem.slice(448, 64, dim=1).store(gl.convert_layout(r, R2, assert_trivial=True))
+    r = gl.convert_layout(gl.reshape(gl.join(low, high), [BLOCK_T, 64]), gl.SliceLayout(1, K3), assert_trivial=True)
+    group = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, K3)))
+    rotary = gl.expand_dims(gl.expand_dims(group == 7, 0), 2)
+    k = gl.reshape(gl.where(rotary, gl.expand_dims(r, 1), k), [BLOCK_T, 512])
+    k_smem.store(gl.convert_layout(k, LAYOUTS[3], assert_trivial=True))
 
 
 @gluon.jit
@@ -178,16 +194,11 @@ def staged_kernel(
     WGMMA: gl.constexpr, FINAL: gl.constexpr, OVERLAP: gl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
-        gl.inline_asm_elementwise(_WAIT, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
-        gl.inline_asm_elementwise(_LAUNCH, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+        gl.inline_asm_elementwise(WAIT, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+        gl.inline_asm_elementwise(LAUNCH, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
     WARPS: gl.constexpr = gl.num_warps()
     WARPS_M: gl.constexpr = BLOCK_H // 16 if BLOCK_H // 16 < WARPS else WARPS
     WARPS_N: gl.constexpr = WARPS // WARPS_M
-    # Layouts: words of a tile (a warp owns one group of 64 columns), the same as bfloat16, the rotary part, a row
-    P3: gl.constexpr = gl.BlockedLayout([1, 1, 4], [8, 1, 4], [1, WARPS, 1], [2, 1, 0])
-    K2: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [1, WARPS], [1, 0])
-    R2: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [WARPS, 1], [1, 0])
-    R2_HALVES: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
     Q2: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
     T1: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     TABLE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
@@ -261,14 +272,17 @@ def staged_kernel(
         slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first, tiles,
         PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
     )  # fmt: skip
-    packed_scales = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
-    nope, rope = fetch_tile(addresses, kv_ptr, 0, UNIT, BLOCK_T, P3, R2)
-    scale_smem.store(packed_scales)
+    low, high = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
+    nope, rope = fetch_tile(addresses, kv_ptr, 0, UNIT, BLOCK_T)
+    scale_smem.store(packed(low, high))
     async_copy.wait_group(0)
     for tile in range(first, last):
         i = (tile - first) % TILES
         k_tile = k_smem.index((tile - first) % BUFFERS)
-        store_tile(k_tile, nope, rope, scales, i, BLOCK_T, P3, K2, R2_HALVES)
+        if WGMMA and BUFFERS == 1:
+            # The last tile's products read the only buffer until they are done
+            acc_value = warpgroup_mma_wait(0, deps=[acc])
+        store_tile(k_tile, nope, rope, scales, i, BLOCK_T)
         bias = biases.index(i).load(gl.SliceLayout(0, S2))
         if i == TILES - 1:
             slot = load_slots(
@@ -279,15 +293,19 @@ def staged_kernel(
                 slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, tile + 1, tiles,
                 PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
             )  # fmt: skip
-            scale_smem.store(fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT))
+            low, high = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
+            scale_smem.store(packed(low, high))
         # Past the last tile the tables hold absent candidates, and nothing is fetched
-        nope, rope = fetch_tile(addresses, kv_ptr, (i + 1) % TILES, UNIT, BLOCK_T, P3, R2)
+        nope, rope = fetch_tile(addresses, kv_ptr, (i + 1) % TILES, UNIT, BLOCK_T)
         if WGMMA:
             fence_async_shared()
             product_token = warpgroup_mma(
                 q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True
             )
-            product, acc_value = warpgroup_mma_wait(0, deps=[product_token, acc])
+            if BUFFERS == 1:
+                product = warpgroup_mma_wait(0, deps=[product_token])
+            else:
+                product, acc_value = warpgroup_mma_wait(0, deps=[product_token, acc])
         else:
             product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
             for c in gl.static_range(8):

@@ -15,8 +15,9 @@ TABLE = Path(__file__).with_name("tuned.json")
 class Tile:
     """A program's share: `block_h` heads by `block_t` tokens on `num_warps` warps.
 
-    `num_stages` is the depth of the loop's pipeline (rung `staged`: tile buffers in shared memory). `wgmma` asks
-    for sm_90's warp-group products (rung `staged`).
+    `num_stages` is the depth of the loop's pipeline (rung `staged`: tile buffers in shared memory). The rest is for
+    rung `staged` alone: `wgmma` asks for sm_90's warp-group products; `producer_warps` further warps fetch and
+    dequantise while `num_warps` multiply.
     """
 
     block_h: int
@@ -24,6 +25,17 @@ class Tile:
     num_warps: int
     num_stages: int = 1
     wgmma: bool = False
+    producer_warps: int = 0
+
+    @property
+    def launched_warps(self) -> int:
+        """Warps that Triton is asked for: the producers where there are any, which call on the consumers."""
+        return self.producer_warps or self.num_warps
+
+    @property
+    def total_warps(self) -> int:
+        """Warps of a block."""
+        return self.num_warps + self.producer_warps
 
     def __post_init__(self):
         for name in ("block_h", "block_t", "num_warps"):
@@ -73,11 +85,16 @@ def _up(values, wanted: int) -> int:
     return next((v for v in values if v >= wanted), values[-1])
 
 
+def _near(values, wanted: int) -> int:
+    """The listed value with the smallest ratio to `wanted`, above or below."""
+    return min(sorted(set(values)), key=lambda v: max(v, wanted) / min(v, max(wanted, 1)))
+
+
 def staged_choice(batch: int, heads: int, candidates: int, device, tile_class: str) -> Choice:
-    """The tuned row nearest above a shape."""
+    """The tuned row nearest to a shape: heads and batch rounded up, candidates to the nearest by ratio."""
     rows = [row for row in choices() if row.device_class == device_class(device, tile_class)]
-    for name, wanted in (("heads", heads), ("candidates", candidates), ("batch", batch)):
-        nearest = _up([getattr(row, name) for row in rows], wanted)
+    for name, wanted, pick in (("heads", heads, _up), ("candidates", candidates, _near), ("batch", batch, _up)):
+        nearest = pick([getattr(row, name) for row in rows], wanted)
         rows = [row for row in rows if getattr(row, name) == nearest]
     return rows[0]
 

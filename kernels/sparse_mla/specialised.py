@@ -1,0 +1,304 @@
+"""Rung 5 with divided labour: some warps fetch and dequantise while the others multiply.
+
+In `staged_kernel` every warp does everything in turn, so the tensor cores wait while bytes become bfloat16. Here
+a block has two groups of warps (warp specialisation). The producers fetch a tile's bytes, dequantise them into a
+shared buffer and report it full; the consumers multiply from it and report it empty. Both reports are mbarriers,
+counters in shared memory on which a thread can sleep. With two buffers, the next tile is dequantised while this
+one is multiplied, and each group gets the registers that its own work needs.
+
+Where a tile lies is found out ahead, in steps that each wait for memory: three tiles ahead its indices are asked
+for, two tiles ahead its scales, one tile ahead its bytes.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    async_copy,
+    fence_async_shared,
+    mbarrier,
+    mma_v2,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernels.sparse_mla.staged import (
+    LAUNCH,
+    WAIT,
+    ABSENT,
+    fetch_tile,
+    load_length,
+    load_scales,
+    load_slots,
+    locate,
+    packed,
+    store_tile,
+)
+
+# Tiles whose addresses and scales are kept: the one in use and two ahead
+RING = gl.constexpr(3)
+
+
+@gluon.jit
+def produce(
+    k_smem, bias_smem, full, empty, ready,
+    kv_ptr, indices_ptr, extra_kv_ptr, extra_indices_ptr,
+    length, extra_length, first, last, tiles, stride_page, stride_extra_page,
+    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, UNIT: gl.constexpr, HAS_EXTRA: gl.constexpr,
+    BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr,
+):  # fmt: skip
+    """Fill the buffers, one tile after the other: bfloat16 [BLOCK_T, 512] and a bias for each of its scores."""
+    T1: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    TABLE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    addresses = gl.allocate_shared_memory(gl.int64, [RING, BLOCK_T], TABLE)
+    scales = gl.allocate_shared_memory(gl.int64, [RING, BLOCK_T], TABLE)
+    # A large tile is fetched in two halves, so that one is on its way while the other is dequantised
+    PARTS: gl.constexpr = 2 if BLOCK_T >= 64 else 1
+    PART_T: gl.constexpr = BLOCK_T // PARTS
+    part_addresses = addresses._reinterpret(gl.int64, [RING * PARTS, PART_T], TABLE)
+    part_scales = scales._reinterpret(gl.int64, [RING * PARTS, PART_T], TABLE)
+    # Three tiles' indices at once, then two tiles' scales, then the bytes of the first
+    slot = load_slots(indices_ptr, length, extra_indices_ptr, extra_length, first, last, tiles,
+                      HAS_EXTRA, BLOCK_T, BLOCK_T, T1)  # fmt: skip
+    second = load_slots(indices_ptr, length, extra_indices_ptr, extra_length, first + 1, last, tiles,
+                        HAS_EXTRA, BLOCK_T, BLOCK_T, T1)  # fmt: skip
+    third = load_slots(indices_ptr, length, extra_indices_ptr, extra_length, first + 2, last, tiles,
+                       HAS_EXTRA, BLOCK_T, BLOCK_T, T1)  # fmt: skip
+    token, scale = locate(slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first, tiles,
+                          PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, BLOCK_T, T1)  # fmt: skip
+    addresses.index(0).store(gl.where(slot >= 0, token // UNIT, ABSENT))
+    first_low, first_high = load_scales(kv_ptr, slot, scale)
+    token, scale = locate(second, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first + 1, tiles,
+                          PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, BLOCK_T, T1)  # fmt: skip
+    addresses.index(1).store(gl.where(second >= 0, token // UNIT, ABSENT))
+    low, high = load_scales(kv_ptr, second, scale)
+    slot = third
+    nope, rope = fetch_tile(part_addresses, kv_ptr, 0, UNIT, PART_T)
+    if PARTS == 2:
+        nope_1, rope_1 = fetch_tile(part_addresses, kv_ptr, 1, UNIT, PART_T)
+    scales.index(0).store(packed(first_low, first_high))
+    # The queries, which this block's first warps asked for, are there
+    async_copy.wait_group(0)
+    fence_async_shared()
+    mbarrier.arrive(ready, count=1)
+    for tile in range(first, last):
+        n = tile - first
+        buffer = n % BUFFERS
+        mbarrier.wait(empty.index(buffer), ((n // BUFFERS) & 1) ^ 1)
+        part = n % RING * PARTS
+        part_ahead = (n + 1) % RING * PARTS
+        k_tile = k_smem.index(buffer)
+        present = addresses.index(n % RING).load(T1) != ABSENT
+        bias_smem.index(buffer).store(gl.where(present, 0.0, -float("inf")))
+        # Past the last tile the tables hold absent candidates, and nothing is fetched
+        store_tile(k_tile.slice(0, PART_T, dim=0), nope, rope, part_scales, part, PART_T)
+        if PARTS == 2:
+            nope, rope = fetch_tile(part_addresses, kv_ptr, part_ahead, UNIT, PART_T)
+            store_tile(k_tile.slice(PART_T, PART_T, dim=0), nope_1, rope_1, part_scales, part + 1, PART_T)
+        fence_async_shared()
+        mbarrier.arrive(full.index(buffer), count=1)
+        if PARTS == 2:
+            nope_1, rope_1 = fetch_tile(part_addresses, kv_ptr, part_ahead + 1, UNIT, PART_T)
+        else:
+            nope, rope = fetch_tile(part_addresses, kv_ptr, part_ahead, UNIT, PART_T)
+        scales.index((n + 1) % RING).store(packed(low, high))
+        token, scale = locate(slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, tile + 2, tiles,
+                              PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, BLOCK_T, T1)  # fmt: skip
+        addresses.index((n + 2) % RING).store(gl.where(slot >= 0, token // UNIT, ABSENT))
+        low, high = load_scales(kv_ptr, slot, scale)
+        slot = load_slots(indices_ptr, length, extra_indices_ptr, extra_length, tile + 3, last, tiles,
+                          HAS_EXTRA, BLOCK_T, BLOCK_T, T1)  # fmt: skip
+
+
+@gluon.jit
+def consume(
+    q_smem, k_smem, bias_smem, full, empty, ready,
+    sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last,
+    heads, scale_log2, stride_out_row, stride_out_head, stride_lse_row,
+    HAS_SINK: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr,
+    WGMMA: gl.constexpr, FINAL: gl.constexpr,
+):  # fmt: skip
+    """Read the buffers in the producers' order; write the block's result or partial result."""
+    WARPS: gl.constexpr = gl.num_warps()
+    WARPS_M: gl.constexpr = BLOCK_H // 16 if BLOCK_H // 16 < WARPS else WARPS
+    WARPS_N: gl.constexpr = WARPS // WARPS_M
+    O2: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
+    if WGMMA:
+        S2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS_M, WARPS_N], [16, BLOCK_T // WARPS_N, 16])
+        A2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS_M, WARPS_N], [16, 256, 16])
+    else:
+        S2: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS_M, WARPS_N], [16, 8])
+        A2: gl.constexpr = S2
+    LM: gl.constexpr = gl.SliceLayout(1, S2)
+    LA: gl.constexpr = gl.SliceLayout(1, A2)
+
+    m = gl.full([BLOCK_H], -float("inf"), gl.float32, layout=LM)
+    total = gl.full([BLOCK_H], 0.0, gl.float32, layout=LM)
+    if WGMMA:
+        acc = gl.zeros([BLOCK_H, 512], gl.float32, layout=A2)
+    else:
+        acc_0 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
+        acc_1 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
+        acc_2 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
+        acc_3 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
+    product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
+    mbarrier.wait(ready, 0)
+    for n in range(0, last - first):
+        buffer = n % BUFFERS
+        k_tile = k_smem.index(buffer)
+        mbarrier.wait(full.index(buffer), (n // BUFFERS) & 1)
+        if WGMMA:
+            product_token = warpgroup_mma(q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True)
+            product = warpgroup_mma_wait(0, deps=[product_token])
+        else:
+            product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
+            for c in gl.static_range(8):
+                a = q_smem.slice(c * 64, 64, dim=1).load(gl.DotOperandLayout(0, S2, 2))
+                b = k_tile.slice(c * 64, 64, dim=1).permute((1, 0)).load(gl.DotOperandLayout(1, S2, 2))
+                product = mma_v2(a, b, product)
+        scores = product * scale_log2 + bias_smem.index(buffer).load(gl.SliceLayout(0, S2))[None, :]
+
+        m_new = gl.maximum(m, gl.max(scores, 1))
+        reference = gl.where(m_new == -float("inf"), 0.0, m_new)
+        weights = gl.exp2(scores - reference[:, None])
+        rescale = gl.exp2(m - reference)
+        m = m_new
+        total = total * rescale + gl.sum(weights, 1)
+        p = gl.convert_layout(weights.to(gl.bfloat16), gl.DotOperandLayout(0, A2, 2))
+        factor = gl.convert_layout(rescale, LA)[:, None]
+        if WGMMA:
+            acc_token = warpgroup_mma(p, k_tile, acc * factor, is_async=True)
+            acc = warpgroup_mma_wait(0, deps=[acc_token])
+        else:
+            RHS: gl.constexpr = gl.DotOperandLayout(1, A2, 2)
+            acc_0 = mma_v2(p, k_tile.slice(0, 128, dim=1).load(RHS), acc_0 * factor)
+            acc_1 = mma_v2(p, k_tile.slice(128, 128, dim=1).load(RHS), acc_1 * factor)
+            acc_2 = mma_v2(p, k_tile.slice(256, 128, dim=1).load(RHS), acc_2 * factor)
+            acc_3 = mma_v2(p, k_tile.slice(384, 128, dim=1).load(RHS), acc_3 * factor)
+        mbarrier.arrive(empty.index(buffer), count=1)
+
+    head = head_first + gl.arange(0, BLOCK_H, layout=LM)
+    none = total == 0.0
+    denominator = gl.where(none, 1.0, total)
+    log_total = m + gl.log2(denominator)
+    if FINAL:
+        if HAS_SINK:
+            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
+            denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
+        lse = gl.where(none, float("inf"), log_total * 0.6931471805599453)
+        partial = row
+        lse_row_ptr = lse_ptr + row * stride_lse_row
+    else:
+        lse = gl.where(none, -float("inf"), log_total)
+        partial = row * num_splits + split
+        lse_row_ptr = lse_ptr + partial * heads
+    gl.store(lse_row_ptr + head, lse, mask=head < heads)
+    factor = gl.convert_layout(gl.where(none, 0.0, 1.0 / denominator), LA)[:, None]
+    # A split without tiles writes no partial output: to it, there are no heads
+    if FINAL:
+        stored_heads = heads
+    else:
+        stored_heads = gl.where(first < last, heads, 0)
+    if out_ptr.dtype.element_ty == gl.float32:
+        a_head = head_first + gl.arange(0, BLOCK_H, layout=LA)
+        a_row_ptr = out_ptr + (partial * heads + a_head.to(gl.int64)[:, None]) * 512
+        a_mask = (a_head < stored_heads)[:, None]
+        if WGMMA:
+            a_column = gl.arange(0, 512, layout=gl.SliceLayout(0, A2))[None, :]
+            gl.store(a_row_ptr + a_column, acc * factor, mask=a_mask)
+        else:
+            a_column = gl.arange(0, 128, layout=gl.SliceLayout(0, A2))[None, :]
+            gl.store(a_row_ptr + a_column, acc_0 * factor, mask=a_mask)
+            gl.store(a_row_ptr + 128 + a_column, acc_1 * factor, mask=a_mask)
+            gl.store(a_row_ptr + 256 + a_column, acc_2 * factor, mask=a_mask)
+            gl.store(a_row_ptr + 384 + a_column, acc_3 * factor, mask=a_mask)
+    else:
+        # The queries' buffer is free: bring the result through it into rows that are stored 16 bytes at a time
+        if WGMMA:
+            q_smem.store((acc * factor).to(gl.bfloat16))
+        else:
+            q_smem.slice(0, 128, dim=1).store((acc_0 * factor).to(gl.bfloat16))
+            q_smem.slice(128, 128, dim=1).store((acc_1 * factor).to(gl.bfloat16))
+            q_smem.slice(256, 128, dim=1).store((acc_2 * factor).to(gl.bfloat16))
+            q_smem.slice(384, 128, dim=1).store((acc_3 * factor).to(gl.bfloat16))
+        o_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, O2))
+        if FINAL:
+            o_row_ptr = out_ptr + row * stride_out_row + o_head.to(gl.int64)[:, None] * stride_out_head
+        else:
+            o_row_ptr = out_ptr + (partial * heads + o_head.to(gl.int64)[:, None]) * 512
+        column = gl.arange(0, 512, layout=gl.SliceLayout(0, O2))[None, :]
+        gl.store(o_row_ptr + column, q_smem.load(O2), mask=(o_head < stored_heads)[:, None])
+
+
+@gluon.jit
+def specialised_kernel(
+    q_ptr, kv_ptr, indices_ptr, length_ptr, extra_kv_ptr, extra_indices_ptr, extra_length_ptr,
+    sink_ptr, out_ptr, lse_ptr,
+    heads, topk, extra_topk, scale_log2,
+    stride_q_row, stride_q_head, stride_page, stride_indices, stride_length,
+    stride_extra_page, stride_extra_indices, stride_extra_length,
+    stride_out_row, stride_out_head, stride_lse_row,
+    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, UNIT: gl.constexpr,
+    HAS_LENGTH: gl.constexpr, HAS_EXTRA: gl.constexpr, HAS_EXTRA_LENGTH: gl.constexpr, HAS_SINK: gl.constexpr,
+    BLOCK_H: gl.constexpr, BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr,
+    WGMMA: gl.constexpr, FINAL: gl.constexpr, OVERLAP: gl.constexpr,
+    CONSUMER_WARPS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        gl.inline_asm_elementwise(WAIT, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+        gl.inline_asm_elementwise(LAUNCH, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    WARPS: gl.constexpr = gl.num_warps()
+    if WGMMA:
+        SMEM: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    else:
+        SMEM: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    TABLE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    Q2: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
+    row = gl.program_id(0).to(gl.int64)
+    split = gl.program_id(2)
+    num_splits = gl.num_programs(2)
+    head_first = gl.program_id(1) * BLOCK_H
+    length = load_length(length_ptr, row, stride_length, topk, HAS_LENGTH)
+    tiles = (length + BLOCK_T - 1) // BLOCK_T
+    all_tiles = tiles
+    extra_length = 0
+    if HAS_EXTRA:
+        extra_length = load_length(extra_length_ptr, row, stride_extra_length, extra_topk, HAS_EXTRA_LENGTH)
+        all_tiles += (extra_length + BLOCK_T - 1) // BLOCK_T
+    first = split * all_tiles // num_splits
+    last = (split + 1) * all_tiles // num_splits
+
+    q_smem = gl.allocate_shared_memory(gl.bfloat16, [BLOCK_H, 512], SMEM)
+    k_smem = gl.allocate_shared_memory(gl.bfloat16, [BUFFERS, BLOCK_T, 512], SMEM)
+    bias_smem = gl.allocate_shared_memory(gl.float32, [BUFFERS, BLOCK_T], TABLE)
+    full = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    for b in gl.static_range(BUFFERS):
+        mbarrier.init(full.index(b), count=1)
+        mbarrier.init(empty.index(b), count=1)
+    mbarrier.init(ready, count=1)
+
+    # A split without tiles reads no query
+    q_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, Q2))
+    column = gl.arange(0, 512, layout=gl.SliceLayout(0, Q2))[None, :]
+    q_row_ptr = q_ptr + row * stride_q_row + q_head.to(gl.int64)[:, None] * stride_q_head
+    live_heads = gl.where(first < last, heads, 0)
+    # Heads past the last leave their rows of the buffer as they are: a head's row reaches no other head's result
+    async_copy.async_copy_global_to_shared(q_smem, q_row_ptr + column, mask=(q_head < live_heads)[:, None])
+    async_copy.commit_group()
+
+    gl.warp_specialize(
+        [
+            (produce, (k_smem, bias_smem, full, empty, ready,
+                       kv_ptr, indices_ptr + row * stride_indices,
+                       extra_kv_ptr, extra_indices_ptr + row * stride_extra_indices,
+                       length, extra_length, first, last, tiles, stride_page, stride_extra_page,
+                       PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, BUFFERS)),
+            (consume, (q_smem, k_smem, bias_smem, full, empty, ready,
+                       sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last,
+                       heads, scale_log2, stride_out_row, stride_out_head, stride_lse_row,
+                       HAS_SINK, BLOCK_H, BLOCK_T, BUFFERS, WGMMA, FINAL)),
+        ],
+        [CONSUMER_WARPS],
+        [CONSUMER_REGISTERS],
+    )  # fmt: skip
