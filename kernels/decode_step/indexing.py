@@ -55,7 +55,8 @@ def select_entries(run, caches, weights, x, q_lora) -> torch.Tensor:
             fill_tail=in_pytorch,
             compute_dtype=stage.gemm_dtype if in_pytorch else torch.bfloat16,
         )
-    with mark("topk", launches=None if stage.topk == "torch" else 1):
+    # Slices of a row, then their merge
+    with mark("topk", launches=None if stage.topk == "torch" else 2):
         return indexer_topk(
             logits, tables.c4_count, state.block_table, run.shapes.index_topk, impl=stage.topk
         )
