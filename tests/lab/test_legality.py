@@ -57,3 +57,12 @@ def test_every_configuration_is_legal_on_sm_120(op):
     verdicts = _legality(op, thorough=False)
     assert verdicts
     assert {name: reasons for name, reasons in verdicts.items() if reasons} == {}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", OPERATORS)
+def test_the_compiler_of_a_gpu_machine_agrees(op):
+    """The second compiler: a GPU machine may carry another Triton than the pinned one, and all specialisations."""
+    verdicts = _legality(op, thorough=True)
+    assert verdicts
+    assert {name: reasons for name, reasons in verdicts.items() if reasons} == {}

@@ -151,14 +151,23 @@ def test_a_changed_variant_is_compiled_again(monkeypatch):
     assert {"_scaled.py", "folded.py", "launch.py"} <= {path.name for path in hashed}
 
 
-@pytest.mark.slow
-def test_every_variant_is_legal_on_sm_120_with_its_tile():
+def _assert_legal():
     found = lab.compile_many(lab.make_request(MODULE, name, v.tile) for name, v in VARIANTS.items())
     assert {one.impl: lab.legal(one) for one in found if lab.legal(one)} == {}
     scaled = {one.impl: one for one in found if one.impl.startswith("scaled")}
     for one in scaled.values():
         assert "kind::mxf8f6f4.block_scale" in one.ptx and one.counts.opcodes["QMMA"] > 0
     assert all("block_scale" not in one.ptx for one in found if one.impl not in scaled)
+
+
+@pytest.mark.slow
+def test_every_variant_is_legal_on_sm_120_with_its_tile():
+    _assert_legal()
+
+
+@pytest.mark.gpu
+def test_the_compiler_of_a_gpu_machine_agrees():
+    _assert_legal()
 
 
 def test_without_the_instruction_the_same_kernel_is_bfloat16():
