@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     add("--force", action="store_true", help="execute unchanged chapters, too")
     add("--no-site", action="store_true", help="execute chapters, render nothing")
     add("--timeout", type=float, default=600.0, metavar="S", help="seconds per cell (600)")
-    add("--jobs", type=int, metavar="N", help="chapters at a time on the CPU (2, or 1 on one core)")
+    add("--jobs", type=int, metavar="N", help="chapters at a time (2 on a CPU; 1 on a GPU that is measured)")
     add("--root", type=Path, default=ROOT, help="the folder that holds _toc.yml and book/")
     add("--build", type=Path, help="the build folder (ROOT/_build)")
     add("--pdf", action="store_true", help="print the rendered book as one PDF, execute nothing")

@@ -23,7 +23,15 @@ class Pool:
     """Executes chapters and hands each result to `finished(chapter, result)`, in any order."""
 
     def __init__(
-        self, book: Book, progress: Progress, *, timeout: float, jobs: int, run_id: str, kernels_base: Path
+        self,
+        book: Book,
+        progress: Progress,
+        *,
+        timeout: float,
+        jobs: int,
+        run_id: str,
+        kernels_base: Path,
+        measures: bool = True,
     ):
         self.book = book
         self.progress = progress
@@ -31,6 +39,7 @@ class Pool:
         self.jobs = jobs
         self.run_id = run_id
         self.kernels_base = kernels_base
+        self.measures = measures
         self._workers = set()
         self._stopped = threading.Event()
         self._reporting = threading.Lock()
@@ -130,7 +139,7 @@ class Pool:
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // self.jobs))),
             "BOOK_BUILD_DIR": str(self.book.build),
             "BOOK_RUN_ID": self.run_id,
-        }
+        } | ({} if self.measures else {"BOOK_SKIP_EXPERIMENTS": "all"})
 
     def _stop(self) -> None:
         self._stopped.set()
