@@ -22,9 +22,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.sparse_mla.staged import (
+    ABSENT,
     LAUNCH,
     WAIT,
-    ABSENT,
     fetch_tile,
     load_length,
     load_scales,
@@ -32,6 +32,7 @@ from kernels.sparse_mla.staged import (
     locate,
     packed,
     store_tile,
+    write_result,
 )
 
 # Tiles whose addresses and scales are kept: the one in use and two ahead
@@ -121,7 +122,6 @@ def consume(
     WARPS: gl.constexpr = gl.num_warps()
     WARPS_M: gl.constexpr = BLOCK_H // 16 if BLOCK_H // 16 < WARPS else WARPS
     WARPS_N: gl.constexpr = WARPS // WARPS_M
-    O2: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
     if WGMMA:
         S2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS_M, WARPS_N], [16, BLOCK_T // WARPS_N, 16])
         A2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS_M, WARPS_N], [16, 256, 16])
@@ -147,7 +147,9 @@ def consume(
         k_tile = k_smem.index(buffer)
         mbarrier.wait(full.index(buffer), (n // BUFFERS) & 1)
         if WGMMA:
-            product_token = warpgroup_mma(q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True)
+            product_token = warpgroup_mma(
+                q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True
+            )
             product = warpgroup_mma_wait(0, deps=[product_token])
         else:
             product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
@@ -176,57 +178,14 @@ def consume(
             acc_3 = mma_v2(p, k_tile.slice(384, 128, dim=1).load(RHS), acc_3 * factor)
         mbarrier.arrive(empty.index(buffer), count=1)
 
-    head = head_first + gl.arange(0, BLOCK_H, layout=LM)
-    none = total == 0.0
-    denominator = gl.where(none, 1.0, total)
-    log_total = m + gl.log2(denominator)
-    if FINAL:
-        if HAS_SINK:
-            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
-            denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
-        lse = gl.where(none, float("inf"), log_total * 0.6931471805599453)
-        partial = row
-        lse_row_ptr = lse_ptr + row * stride_lse_row
+    if WGMMA:
+        accs = (acc,)
     else:
-        lse = gl.where(none, -float("inf"), log_total)
-        partial = row * num_splits + split
-        lse_row_ptr = lse_ptr + partial * heads
-    gl.store(lse_row_ptr + head, lse, mask=head < heads)
-    factor = gl.convert_layout(gl.where(none, 0.0, 1.0 / denominator), LA)[:, None]
-    # A split without tiles writes no partial output: to it, there are no heads
-    if FINAL:
-        stored_heads = heads
-    else:
-        stored_heads = gl.where(first < last, heads, 0)
-    if out_ptr.dtype.element_ty == gl.float32:
-        a_head = head_first + gl.arange(0, BLOCK_H, layout=LA)
-        a_row_ptr = out_ptr + (partial * heads + a_head.to(gl.int64)[:, None]) * 512
-        a_mask = (a_head < stored_heads)[:, None]
-        if WGMMA:
-            a_column = gl.arange(0, 512, layout=gl.SliceLayout(0, A2))[None, :]
-            gl.store(a_row_ptr + a_column, acc * factor, mask=a_mask)
-        else:
-            a_column = gl.arange(0, 128, layout=gl.SliceLayout(0, A2))[None, :]
-            gl.store(a_row_ptr + a_column, acc_0 * factor, mask=a_mask)
-            gl.store(a_row_ptr + 128 + a_column, acc_1 * factor, mask=a_mask)
-            gl.store(a_row_ptr + 256 + a_column, acc_2 * factor, mask=a_mask)
-            gl.store(a_row_ptr + 384 + a_column, acc_3 * factor, mask=a_mask)
-    else:
-        # The queries' buffer is free: bring the result through it into rows that are stored 16 bytes at a time
-        if WGMMA:
-            q_smem.store((acc * factor).to(gl.bfloat16))
-        else:
-            q_smem.slice(0, 128, dim=1).store((acc_0 * factor).to(gl.bfloat16))
-            q_smem.slice(128, 128, dim=1).store((acc_1 * factor).to(gl.bfloat16))
-            q_smem.slice(256, 128, dim=1).store((acc_2 * factor).to(gl.bfloat16))
-            q_smem.slice(384, 128, dim=1).store((acc_3 * factor).to(gl.bfloat16))
-        o_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, O2))
-        if FINAL:
-            o_row_ptr = out_ptr + row * stride_out_row + o_head.to(gl.int64)[:, None] * stride_out_head
-        else:
-            o_row_ptr = out_ptr + (partial * heads + o_head.to(gl.int64)[:, None]) * 512
-        column = gl.arange(0, 512, layout=gl.SliceLayout(0, O2))[None, :]
-        gl.store(o_row_ptr + column, q_smem.load(O2), mask=(o_head < stored_heads)[:, None])
+        accs = (acc_0, acc_1, acc_2, acc_3)
+    write_result(
+        q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last, heads,
+        stride_out_row, stride_out_head, stride_lse_row, HAS_SINK, BLOCK_H, FINAL, LM, LA,
+    )  # fmt: skip
 
 
 @gluon.jit

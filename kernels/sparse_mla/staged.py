@@ -173,11 +173,64 @@ def store_tile(k_smem, nope, rope, scales, tile, BLOCK_T: gl.constexpr):
     low, high = gl.inline_asm_elementwise(
         HALVES, "=h,=h,r", [rope], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=1
     )
-    r = gl.convert_layout(gl.reshape(gl.join(low, high), [BLOCK_T, 64]), gl.SliceLayout(1, K3), assert_trivial=True)
+    r = gl.convert_layout(
+        gl.reshape(gl.join(low, high), [BLOCK_T, 64]), gl.SliceLayout(1, K3), assert_trivial=True
+    )
     group = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, K3)))
     rotary = gl.expand_dims(gl.expand_dims(group == 7, 0), 2)
     k = gl.reshape(gl.where(rotary, gl.expand_dims(r, 1), k), [BLOCK_T, 512])
     k_smem.store(gl.convert_layout(k, LAYOUTS[3], assert_trivial=True))
+
+
+@gluon.jit
+def write_result(
+    q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last, heads,
+    stride_out_row, stride_out_head, stride_lse_row,
+    HAS_SINK: gl.constexpr, BLOCK_H: gl.constexpr, FINAL: gl.constexpr, LM: gl.constexpr, LA: gl.constexpr,
+):  # fmt: skip
+    """Write a block's result, or its partial result, from maxima, sums and the accumulator's column blocks."""
+    BLOCKS: gl.constexpr = len(accs)
+    WIDTH: gl.constexpr = 512 // BLOCKS
+    head = head_first + gl.arange(0, BLOCK_H, layout=LM)
+    none = total == 0.0
+    denominator = gl.where(none, 1.0, total)
+    log_total = m + gl.log2(denominator)
+    if FINAL:
+        if HAS_SINK:
+            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
+            denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
+        lse = gl.where(none, float("inf"), log_total * 0.6931471805599453)
+        partial = row
+        lse_row_ptr = lse_ptr + row * stride_lse_row
+        stored_heads = heads
+    else:
+        lse = gl.where(none, -float("inf"), log_total)
+        partial = row * num_splits + split
+        lse_row_ptr = lse_ptr + partial * heads
+        # A split without tiles writes no partial output: to it, there are no heads
+        stored_heads = gl.where(first < last, heads, 0)
+    gl.store(lse_row_ptr + head, lse, mask=head < heads)
+    factor = gl.convert_layout(gl.where(none, 0.0, 1.0 / denominator), LA)[:, None]
+    if out_ptr.dtype.element_ty == gl.float32:
+        a_head = head_first + gl.arange(0, BLOCK_H, layout=LA)
+        a_row_ptr = out_ptr + (partial * heads + a_head.to(gl.int64)[:, None]) * 512
+        a_column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LA.parent))[None, :]
+        for b in gl.static_range(BLOCKS):
+            gl.store(
+                a_row_ptr + b * WIDTH + a_column, accs[b] * factor, mask=(a_head < stored_heads)[:, None]
+            )
+    else:
+        # The queries' buffer is free: bring the result through it into rows that are stored 16 bytes at a time
+        for b in gl.static_range(BLOCKS):
+            q_smem.slice(b * WIDTH, WIDTH, dim=1).store((accs[b] * factor).to(gl.bfloat16))
+        O2: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [gl.num_warps(), 1], [1, 0])
+        o_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, O2))
+        if FINAL:
+            o_row_ptr = out_ptr + row * stride_out_row + o_head.to(gl.int64)[:, None] * stride_out_head
+        else:
+            o_row_ptr = out_ptr + (partial * heads + o_head.to(gl.int64)[:, None]) * 512
+        o_column = gl.arange(0, 512, layout=gl.SliceLayout(0, O2))[None, :]
+        gl.store(o_row_ptr + o_column, q_smem.load(O2), mask=(o_head < stored_heads)[:, None])
 
 
 @gluon.jit
@@ -224,12 +277,8 @@ def staged_kernel(
         all_tiles += (extra_length + BLOCK_T - 1) // BLOCK_T
     first = split * all_tiles // num_splits
     last = (split + 1) * all_tiles // num_splits
-    # A split without tiles reads no query and writes no partial output: to it, there are no heads
+    # A split without tiles reads no query: to it, there are no heads
     live_heads = gl.where(first < last, heads, 0)
-    if FINAL:
-        stored_heads = heads
-    else:
-        stored_heads = live_heads
 
     address_smem = gl.allocate_shared_memory(gl.int64, [SEGMENT], TABLE)
     scale_smem = gl.allocate_shared_memory(gl.int64, [SEGMENT], TABLE)
@@ -331,49 +380,11 @@ def staged_kernel(
             acc_2 = mma_v2(p, k_tile.slice(256, 128, dim=1).load(RHS), acc_2 * factor)
             acc_3 = mma_v2(p, k_tile.slice(384, 128, dim=1).load(RHS), acc_3 * factor)
 
-    head = head_first + gl.arange(0, BLOCK_H, layout=LM)
-    empty = total == 0.0
-    denominator = gl.where(empty, 1.0, total)
-    log_total = m + gl.log2(denominator)
-    if FINAL:
-        if HAS_SINK:
-            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
-            denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
-        lse = gl.where(empty, float("inf"), log_total * 0.6931471805599453)
-        partial = row
-        lse_row_ptr = lse_ptr + row * stride_lse_row
+    if WGMMA:
+        accs = (warpgroup_mma_wait(0, deps=[acc]),)
     else:
-        lse = gl.where(empty, -float("inf"), log_total)
-        partial = row * num_splits + split
-        lse_row_ptr = lse_ptr + partial * heads
-    gl.store(lse_row_ptr + head, lse, mask=head < heads)
-    factor = gl.convert_layout(gl.where(empty, 0.0, 1.0 / denominator), LA)[:, None]
-    if FINAL:
-        out_row_ptr = out_ptr + row * stride_out_row + q_head.to(gl.int64)[:, None] * stride_out_head
-    else:
-        out_row_ptr = out_ptr + (partial * heads + q_head.to(gl.int64)[:, None]) * 512
-    if out_ptr.dtype.element_ty == gl.float32:
-        a_head = head_first + gl.arange(0, BLOCK_H, layout=LA)
-        a_row_ptr = out_ptr + (partial * heads + a_head.to(gl.int64)[:, None]) * 512
-        a_mask = (a_head < stored_heads)[:, None]
-        if WGMMA:
-            acc_value = warpgroup_mma_wait(0, deps=[acc])
-            a_column = gl.arange(0, 512, layout=gl.SliceLayout(0, A2))[None, :]
-            gl.store(a_row_ptr + a_column, acc_value * factor, mask=a_mask)
-        else:
-            a_column = gl.arange(0, 128, layout=gl.SliceLayout(0, A2))[None, :]
-            gl.store(a_row_ptr + a_column, acc_0 * factor, mask=a_mask)
-            gl.store(a_row_ptr + 128 + a_column, acc_1 * factor, mask=a_mask)
-            gl.store(a_row_ptr + 256 + a_column, acc_2 * factor, mask=a_mask)
-            gl.store(a_row_ptr + 384 + a_column, acc_3 * factor, mask=a_mask)
-    else:
-        # The queries' buffer is free: bring the result through it into rows that are stored 16 bytes at a time
-        if WGMMA:
-            acc_value = warpgroup_mma_wait(0, deps=[acc])
-            q_smem.store((acc_value * factor).to(gl.bfloat16))
-        else:
-            q_smem.slice(0, 128, dim=1).store((acc_0 * factor).to(gl.bfloat16))
-            q_smem.slice(128, 128, dim=1).store((acc_1 * factor).to(gl.bfloat16))
-            q_smem.slice(256, 128, dim=1).store((acc_2 * factor).to(gl.bfloat16))
-            q_smem.slice(384, 128, dim=1).store((acc_3 * factor).to(gl.bfloat16))
-        gl.store(out_row_ptr + column, q_smem.load(Q2), mask=(q_head < stored_heads)[:, None])
+        accs = (acc_0, acc_1, acc_2, acc_3)
+    write_result(
+        q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last, heads,
+        stride_out_row, stride_out_head, stride_lse_row, HAS_SINK, BLOCK_H, FINAL, LM, LA,
+    )  # fmt: skip

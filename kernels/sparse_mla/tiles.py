@@ -93,7 +93,11 @@ def _near(values, wanted: int) -> int:
 def staged_choice(batch: int, heads: int, candidates: int, device, tile_class: str) -> Choice:
     """The tuned row nearest to a shape: heads and batch rounded up, candidates to the nearest by ratio."""
     rows = [row for row in choices() if row.device_class == device_class(device, tile_class)]
-    for name, wanted, pick in (("heads", heads, _up), ("candidates", candidates, _near), ("batch", batch, _up)):
+    for name, wanted, pick in (
+        ("heads", heads, _up),
+        ("candidates", candidates, _near),
+        ("batch", batch, _up),
+    ):
         nearest = pick([getattr(row, name) for row in rows], wanted)
         rows = [row for row in rows if getattr(row, name) == nearest]
     return rows[0]
