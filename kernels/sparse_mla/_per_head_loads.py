@@ -3,7 +3,24 @@
 import triton
 import triton.language as tl
 
+from kernels.sparse_mla._dequantize import INTERPRETED
 from kernels.sparse_mla._tile import locate
+
+
+@triton.jit
+def rounded_product(a, b):
+    """`a * b` in float32, rounded before it is summed.
+
+    Threads that hold copies of one sum exchange their products. Were a thread's own product fused into its first
+    addition, unrounded, the copies would differ in their last bits, and where they meet in shared memory the last
+    one written would stay.
+    """
+    if INTERPRETED:
+        return a * b
+    else:
+        return tl.inline_asm_elementwise(
+            "mul.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=tl.float32, is_pure=True, pack=1
+        )
 
 
 @triton.jit

@@ -7,7 +7,7 @@ token, none of them hidden behind another token's.
 import triton
 import triton.language as tl
 
-from kernels.sparse_mla._per_head_loads import load_tokens
+from kernels.sparse_mla._per_head_loads import load_tokens, rounded_product
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def attend_serial(
             nope, rope = load_tokens(cache_ptr, tokens, tokens >= 0, page_stride, PAGE_SIZE, ALIGNED)
             nope = tl.sum(nope, 0)  # a tile of one token, as rows [512] and [64]
             rope = tl.sum(rope, 0)
-            score = (tl.sum(nope * q_nope, 0) + tl.sum(rope * q_rope, 0)) * scale_log2
+            score = (tl.sum(nope * q_nope, 0) + tl.sum(rounded_product(rope, q_rope), 0)) * scale_log2
             m_new = tl.maximum(m, score)
             weight = tl.exp2(score - m_new)
             rescale = tl.exp2(m - m_new)

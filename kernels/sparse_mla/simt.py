@@ -8,7 +8,7 @@ the float32 lanes while the tensor cores idle. It also walks the whole index wid
 import triton
 import triton.language as tl
 
-from kernels.sparse_mla._per_head_loads import load_tokens
+from kernels.sparse_mla._per_head_loads import load_tokens, rounded_product
 
 
 @triton.jit
@@ -25,14 +25,15 @@ def attend_tiles(
         nope, rope = load_tokens(
             cache_ptr, slot, valid, page_stride, PAGE_SIZE, ALIGNED
         )  # [BLOCK_T, 512], [.., 64]
-        scores = tl.sum(nope * q_nope[None, :], 1) + tl.sum(rope * q_rope[None, :], 1)  # [BLOCK_T]
+        scores = tl.sum(nope * q_nope[None, :], 1)  # [BLOCK_T]
+        scores += tl.sum(rounded_product(rope, q_rope[None, :]), 1)
         scores = tl.where(valid, scores * scale_log2, -float("inf"))
         m_new = tl.maximum(m, tl.max(scores, 0))
         reference = tl.where(m_new == -float("inf"), 0.0, m_new)
         weights = tl.exp2(scores - reference)
         rescale = tl.exp2(m - reference)
-        acc_nope = acc_nope * rescale + tl.sum(nope * weights[:, None], 0)
-        acc_rope = acc_rope * rescale + tl.sum(rope * weights[:, None], 0)
+        acc_nope = acc_nope * rescale + tl.sum(rounded_product(nope, weights[:, None]), 0)
+        acc_rope = acc_rope * rescale + tl.sum(rounded_product(rope, weights[:, None]), 0)
         total = total * rescale + tl.sum(weights, 0)
         m = m_new
     return acc_nope, acc_rope, m, total

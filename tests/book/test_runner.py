@@ -219,6 +219,25 @@ def test_on_a_gpu_chapters_run_one_at_a_time(tiny_book):
     assert tiny_book.manifest["last_run"]["executed"] == ["01-first"]
 
 
+def test_on_a_gpu_chapters_of_a_measured_run_may_run_together(tiny_book):
+    (tiny_book.root / "shadow").mkdir()
+    (tiny_book.root / "shadow" / "torch.py").write_text(GPU)
+    environment = {"PYTHONPATH": str(tiny_book.root / "shadow"), "BOOK_RUN_ID": "measured"}
+    skipped = "os.environ['BOOK_SKIP_EXPERIMENTS']"
+    stamp = f"import os, time\nprint(time.time())\ntime.sleep(2)\nprint(time.time(), {skipped})"
+    tiny_book.write({"01-first": notebook(stamp), "02-second": notebook(stamp)})
+    asked = ("--device", "cuda", "--jobs", "2", "--force")
+    assert tiny_book.run(*asked, environment=environment).returncode == 2
+    run = tiny_book.root / "_build" / "runs" / "measured" / "run.json"
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+    assert tiny_book.run(*asked, environment=environment).returncode == 0
+    first, second = (tiny_book.executed(name).cells[-1].outputs for name in ("01-first", "02-second"))
+    first, second = ("".join(output.text for output in outputs).split() for outputs in (first, second))
+    assert first[2] == second[2] == "all"
+    assert max(float(first[0]), float(second[0])) < min(float(first[1]), float(second[1]))
+
+
 def test_a_missing_gpu_is_said(tiny_book):
     (tiny_book.root / "shadow").mkdir()
     (tiny_book.root / "shadow" / "torch.py").write_text(GPU.replace("lambda: True", "lambda: False"))
