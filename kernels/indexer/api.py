@@ -15,12 +15,15 @@ INTERPRETED = triton_mode.interpreted()
 
 
 @lru_cache
-def _device_facts(device: torch.device) -> tuple[str, int]:
-    """Device class and number of SMs; the interpreter counts as a few."""
+def _device_facts(device: torch.device) -> tuple[str, int, bool]:
+    """Device class, number of SMs (the interpreter counts as a few), whether launches can overlap (sm_90 and
+    later).
+    """
     if INTERPRETED or device.type != "cuda":
-        return plan.device_class(None), plan.INTERPRETER_SM_COUNT
+        return plan.device_class(None), plan.INTERPRETER_SM_COUNT, False
     properties = torch.cuda.get_device_properties(device)
-    return plan.device_class((properties.major, properties.minor)), properties.multi_processor_count
+    name = plan.device_class((properties.major, properties.minor))
+    return name, properties.multi_processor_count, properties.major >= 9
 
 
 def _require_runnable(impl: str, device: torch.device) -> None:
@@ -110,10 +113,12 @@ def indexer_logits(
         return uncapped.uncapped_logits(*inputs, compute_dtype=compute_dtype)
     if impl == "capped":
         return capped.capped_logits(*inputs, cap=cap, fill_tail=fill_tail, compute_dtype=compute_dtype)
-    name, sm_count = _device_facts(device)
+    name, sm_count, overlap = _device_facts(device)
     tile = tile or plan.LOGITS_TILES[name]
     programs = plan.logits_programs(tile, batch, sm_count)
-    return paged.paged_logits(*inputs, tile=tile, programs=programs, fill_tail=fill_tail, upcast=INTERPRETED)
+    return paged.paged_logits(
+        *inputs, tile=tile, programs=programs, fill_tail=fill_tail, upcast=INTERPRETED, overlap=overlap
+    )
 
 
 def topk_workspace(batch: int, k: int, device, tile: plan.TopkTile | None = None) -> torch.Tensor:
@@ -124,7 +129,7 @@ def topk_workspace(batch: int, k: int, device, tile: plan.TopkTile | None = None
     """
     device = torch.device(device)
     device = torch.empty(0, device=device).device
-    name, sm_count = _device_facts(device)
+    name, sm_count, _ = _device_facts(device)
     slices = plan.topk_slices(tile or plan.TOPK_TILES[name], batch, sm_count)
     shape = (2, batch, slices, k) if slices > 1 else (2, 1, 1, 1)
     return torch.empty(shape, dtype=torch.int32, device=device)
@@ -175,7 +180,7 @@ def indexer_topk(
         validate.reject("logits", f"stride {logits.stride(1)} in the last dimension", "1")
     seq_lens = validate.check_lengths(seq_lens, device, batch)
     validate.check_block_table(block_table, device, batch)
-    name, sm_count = _device_facts(device)
+    name, sm_count, overlap = _device_facts(device)
     tile = tile or plan.TOPK_TILES[name]
     largest = min(tile.chunk, plan.MAX_TOPK)
     if type(k) is not int or not 1 <= k <= largest:
@@ -199,4 +204,6 @@ def indexer_topk(
         return topk.torch_topk(logits, seq_lens, block_table, out)
     if workspace is None:
         workspace = topk_workspace(batch, k, device, tile)
-    return topk.radix_topk(logits, seq_lens, block_table, out, workspace, tile=tile, slices=slices)
+    return topk.radix_topk(
+        logits, seq_lens, block_table, out, workspace, tile=tile, slices=slices, overlap=overlap
+    )

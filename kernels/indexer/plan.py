@@ -14,7 +14,11 @@ MAX_TOPK = 2048
 
 @dataclass(frozen=True)
 class LogitsTile:
-    """How `paged` works: tokens a step (64, or a multiple), warps, stages, programs an SM, rows a group."""
+    """How `paged` works: tokens a step (64 or 128), warps, stages, programs an SM, rows a group.
+
+    `programs_per_sm` is what registers and shared memory let stay resident: with fewer, launches that overlap
+    would crowd on some SMs; with more, a long row's work would end in a second, short wave.
+    """
 
     block_t: int = 64
     num_warps: int = 4
@@ -25,26 +29,29 @@ class LogitsTile:
 
 @dataclass(frozen=True)
 class TopkTile:
-    """How `radix` works: chunk and warps of each launch, slices a row, entries one program takes alone."""
+    """How `radix` works: entries of a chunk, entries whose keys one program holds in registers, and warps, for
+    rows or slices and for the merge of slices; slices a row.
+    """
 
     chunk: int = 2048
+    held: int = 8192
     num_warps: int = 8
     merge_chunk: int = 4096
+    merge_held: int = 16384
     merge_warps: int = 16
     max_slices: int = 32
-    alone: int = 8192
     programs_per_sm: int = 8
 
 
 LOGITS_TILES = {
-    "sm90": LogitsTile(num_stages=4, programs_per_sm=4),
+    "sm90": LogitsTile(),
     "sm120": LogitsTile(num_stages=3, programs_per_sm=3),
     "interpreter": LogitsTile(num_stages=1, programs_per_sm=1),
 }
 TOPK_TILES = {
     "sm90": TopkTile(),
     "sm120": TopkTile(),
-    "interpreter": TopkTile(1024, num_warps=4, merge_chunk=1024, merge_warps=4, max_slices=8, alone=2048),
+    "interpreter": TopkTile(1024, held=2048, merge_chunk=1024, merge_held=4096, max_slices=8),
 }
 INTERPRETER_SM_COUNT = 3
 

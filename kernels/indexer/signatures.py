@@ -25,11 +25,13 @@ def signature(
     k: int = 512,
     sm_count: int = 188,
     query_dtype: torch.dtype = torch.float8_e4m3fn,
+    overlap: bool = True,
 ) -> KernelSpec:
     """The specialisation of one kernel of the ladder.
 
     Args:
         kernel: "paged" or "fill_tail" with a `LogitsTile`, the radix kernels with a `TopkTile`.
+        overlap: as on sm_90 and later, where launches overlap.
 
     Raises:
         ValueError: another name, or a shape for which the kernel is not launched.
@@ -50,15 +52,16 @@ def signature(
         programs = plan.logits_programs(tile, batch, sm_count)
         _, arguments = paged.paged_launch(
             query, cache, _meta(batch, INDEX_HEADS), seq_lens, table, logits,
-            tile=tile, programs=programs, upcast=False,
+            tile=tile, programs=programs, upcast=False, overlap=overlap,
         )  # fmt: skip
         return specialise(
             kernel, paged.paged_logits_kernel, arguments, num_warps=tile.num_warps, num_stages=tile.num_stages
         )
     slices = plan.topk_slices(tile, batch, sm_count)
     workspace = _meta(2, batch, slices, k, dtype=torch.int32)
+    out = _meta(batch, k, dtype=torch.int32)
     launches = topk.radix_launches(
-        logits, seq_lens, table, _meta(batch, k, dtype=torch.int32), workspace, tile=tile, slices=slices
+        logits, seq_lens, table, out, workspace, tile=tile, slices=slices, overlap=overlap
     )
     index = KERNELS.index(kernel) - KERNELS.index("radix_slices")
     if index >= len(launches):

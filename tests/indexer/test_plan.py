@@ -1,8 +1,9 @@
 """Choices made on the host: buckets, grids, slices; none of them knows a length but the cap."""
 
 import pytest
+import torch
 
-from kernels.indexer import plan
+from kernels.indexer import paged, plan
 
 
 @pytest.mark.parametrize("max_seq_len", [1, 2048, 2049, 262144, 300000])
@@ -28,10 +29,34 @@ def test_every_group_of_rows_has_programs(name):
         assert programs >= 132 * tile.programs_per_sm and programs // groups >= 8
 
 
+@pytest.mark.parametrize("batch", [1, 7, 8, 32, 40, 64, 65536])
+def test_equal_rows_are_cut_between_programs(batch):
+    """A whole number of programs for each row of a group, and no more of them given up than that takes."""
+    tile = plan.LOGITS_TILES["sm90"]
+    like = dict(device="meta")
+    q, weights = torch.empty(batch, 64, 128, **like), torch.empty(batch, 64, **like)
+    cache, out = torch.empty(2, 64, 1, 132, **like), torch.empty(batch, 64, **like)
+    lens, table = torch.empty(batch, **like), torch.empty(batch, 1, **like)
+    programs = plan.logits_programs(tile, batch, 132)
+    choices = dict(tile=tile, programs=programs, upcast=False, overlap=True)
+    (grid,), arguments = paged.paged_launch(q, cache, weights, lens, table, out, **choices)
+    share, rows = arguments["programs_per_group"], arguments["group_rows"]
+    assert grid % share == 0 and (share % rows == 0 or share < rows)
+    assert programs - grid < rows * grid // share
+
+
+def test_the_tails_grid_has_one_dimension():
+    """The others end at 65,535 blocks: fewer than 2^30 columns have, fewer than 65,536 rows."""
+    for batch, width, blocks in ((3, 2**30, 3 * 2**18), (65_536, 64, 65_536)):
+        out, lens = torch.empty(batch, width, device="meta"), torch.empty(batch, device="meta")
+        assert paged.fill_tail_launch(lens, out, width)[0] == (blocks,)
+
+
 @pytest.mark.parametrize("name", plan.TOPK_TILES)
 def test_slices_fit_the_device_and_the_chunk(name):
     tile = plan.TOPK_TILES[name]
     assert tile.chunk >= 1024 and tile.chunk < 2**15 and tile.merge_chunk < 2**15
+    assert tile.held >= tile.chunk and tile.merge_held >= tile.merge_chunk
     assert plan.topk_slices(tile, 1, 132) == tile.max_slices
     assert plan.topk_slices(tile, 65536, 132) == 1
     assert plan.topk_slices(tile, 0, 132) >= 1

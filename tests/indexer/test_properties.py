@@ -32,11 +32,11 @@ def test_paged_follows_any_lengths(lengths, stride, offset, spare, seed):
     lengths=st.lists(st.integers(-2, 500), min_size=1, max_size=3),
     k=st.integers(1, 64),
     scores=st.sampled_from(["normal", "negative", "ties", "equal", "zeros", "wild"]),
-    alone=st.sampled_from([64, 192, 320]),
+    held=st.sampled_from([64, 128, 256]),
     seed=st.integers(0, 1000),
 )
-def test_radix_follows_any_lengths(lengths, k, scores, alone, seed):
+def test_radix_follows_any_lengths(lengths, k, scores, held, seed):
     logits, lens, table = make_rows(lengths, 512, scores=scores, seed=seed)
-    tile = plan.TopkTile(**{**vars(SMALL), "alone": alone})
+    tile = plan.TopkTile(**{**vars(SMALL), "held": held})
     out = indexer_topk(logits, lens, table, k, impl="radix", tile=tile)
     assert torch.equal(out, topk_reference(logits, lens, table, k))

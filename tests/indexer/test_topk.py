@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from kernels.indexer import indexer_topk, plan, topk_reference, topk_workspace
-from kernels.indexer.topk import decode_key
+from kernels.indexer.topk import encode_score
 from tests.indexer.cases import INT_MAX, poisoned_table
 
-SMALL = plan.TopkTile(chunk=64, num_warps=1, merge_chunk=128, merge_warps=1, max_slices=4, alone=128)
+SMALL = plan.TopkTile(
+    chunk=64, held=128, num_warps=1, merge_chunk=64, merge_held=128, merge_warps=1, max_slices=4
+)
 
 
 def make_rows(lengths, width, *, scores="normal", seed=0, device="cpu"):
@@ -109,7 +111,7 @@ def test_a_live_score_of_minus_infinity_is_still_an_entry(impl, device):
 def test_a_negative_page_is_missing(impl, device):
     logits, lens, table = make_rows([130], 192, device=device)
     table[0, 1] = -1
-    out = indexer_topk(logits, lens, table, 130, impl=impl, tile=plan.TopkTile(chunk=256))
+    out = indexer_topk(logits, lens, table, 130, impl=impl, tile=plan.TopkTile(chunk=256, held=512))
     assert int((out == -1).sum()) == 64
     assert as_sets(out) == as_sets(topk_reference(logits, lens, table, 130))
 
@@ -144,8 +146,8 @@ def test_an_empty_batch(device):
     assert indexer_topk(logits[:0], lens[:0], table[:0], 7).shape == (0, 7)
 
 
-def test_keys_decode_in_order():
-    """The search's trial values rise with their keys, and NaN patterns only stand above +inf."""
+def test_keys_are_in_the_order_of_the_scores():
+    """Equal where scores are equal, NaN with -inf, and none as small as the padding's key."""
     from kernels.indexer.api import INTERPRETED
 
     if not INTERPRETED:
@@ -154,15 +156,15 @@ def test_keys_decode_in_order():
     import triton.language as tl
 
     @triton.jit
-    def decode_kernel(keys_ptr, out_ptr, BLOCK: tl.constexpr):
+    def encode_kernel(scores_ptr, out_ptr, BLOCK: tl.constexpr):
         index = tl.arange(0, BLOCK)
-        tl.store(out_ptr + index, decode_key(tl.load(keys_ptr + index)))
+        tl.store(out_ptr + index, encode_score(tl.load(scores_ptr + index)))
 
-    scores = torch.tensor([-torch.inf, -3e38, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, 3e38, torch.inf])
-    bits = scores.view(torch.int32).to(torch.int64)
-    keys = torch.where(bits >= 0, bits, bits ^ 0x7FFFFFFF) + 2**31
-    keys = torch.cat([keys, torch.tensor([0, 0x007FFFFE, 0xFFFFFFFF, 0xFF800001, 0x80000000, 0x7F800000])])
-    out = torch.empty(16)
-    decode_kernel[(1,)](keys, out, BLOCK=16)
-    assert torch.equal(out[:10].view(torch.int32), scores.view(torch.int32))
-    assert out[10:12].tolist() == [-torch.inf, -torch.inf] and bool(out[12:14].isnan().all())
+    inf, nan = torch.inf, torch.nan
+    ordered = [-inf, nan, -3e38, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, 3e38, inf]
+    scores = torch.tensor([*ordered, -nan, 2.0, 2.5, -2.5, -2.0])
+    keys = torch.empty(16, dtype=torch.int32)
+    encode_kernel[(1,)](scores, keys, BLOCK=16)
+    ranks = torch.where(scores.isnan(), -inf, scores)
+    assert torch.equal(keys[:, None] < keys[None, :], ranks[:, None] < ranks[None, :])
+    assert int(keys.min()) > -(2**31) + 1
