@@ -61,7 +61,7 @@ def shared_memory_budget(
         for part, size in named.items():
             kib = size / 1024
             tint = PARTS.get(part, style.BROWN if part else style.GREY)
-            ax.bar(column, kib, bottom=base, width=0.7, color=tint, edgecolor="white", linewidth=0.8)
+            ax.bar(column, kib, bottom=base, width=0.8, color=tint, edgecolor="white", linewidth=0.8)
             if kib >= 5.5 and part:
                 ink = "white" if tint in (style.BLUE, style.GREEN, style.BROWN) else "black"
                 ax.text(
