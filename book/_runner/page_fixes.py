@@ -64,9 +64,23 @@ def evidence_line(picture: Path) -> str | None:
 def link_sources(app, doctree, docname) -> None:
     """In the bibliography preprints, repositories and threads, which are named by number, become links."""
     for citation in doctree.findall(nodes.citation):
+        for element in list(citation.findall(nodes.TextElement)):
+            join_texts(element)
         for text in list(citation.findall(nodes.Text)):
             if pieces := linked(str(text)):
                 text.parent.replace(text, pieces)
+
+
+def join_texts(element: nodes.TextElement) -> None:
+    """Make neighbouring texts one: pybtex leaves an author, a full stop and a title apart."""
+    joined: list[nodes.Node] = []
+    for child in element.children:
+        if joined and isinstance(child, nodes.Text) and isinstance(joined[-1], nodes.Text):
+            joined[-1] = nodes.Text(joined[-1] + child)
+        else:
+            joined.append(child)
+    element.children = []
+    element.extend(joined)
 
 
 def linked(text: str) -> list[nodes.Node]:

@@ -144,6 +144,13 @@ def test_every_chapter_has_its_command():
     assert not absent
 
 
+def test_cited_threads_are_links():
+    text = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
+    numbers = re.findall(r"title = \{(?:Pull request|Issue|Thread) (\d+)", text)
+    ends = {link.rsplit("/issues/", 1)[-1] for link in page("book/references").links if "/issues/" in link}
+    assert len(numbers) > 10 and set(numbers) <= ends, set(numbers) - ends
+
+
 def test_every_drawn_result_says_where_it_comes_from():
     """A figure that carries an evidence line says it in its alternative text, too."""
     kinds = ("Measured", "Recorded", "Compiled", "Predicted", "Published", "Not recorded yet")
