@@ -9,13 +9,24 @@ import pandas as pd
 import pytest
 import torch
 
-from kernels.lab.chapters import packed_bytes, peer_targets, plan_map, redesign, serialised, staged
+from kernels.lab.chapters import (
+    early_use,
+    edited,
+    packed_bytes,
+    peer_targets,
+    plan_map,
+    redesign,
+    serialised,
+    staged,
+)
+from kernels.lab.compile import compile_many, make_request, sass
 from kernels.lab.evidence import Evidence
+from kernels.lab.figures.diagrams.labour import divided_labour, schedule
 from kernels.sparse_mla import _dequantize
-from kernels.sparse_mla import staged as rung
+from kernels.sparse_mla.launch import CONSUMER_REGISTERS
 from kernels.sparse_mla.tiles import Tile
 
-PTX = rung._PACKED.value
+PTX = _dequantize.PACKED.value
 RECORDED = Evidence("recorded", device="NVIDIA H200", date_utc="2026-11-29")
 
 
@@ -63,6 +74,15 @@ def test_gain_is_a_geometric_mean_over_shared_batches(log):
         staged.gain("third", "first")
 
 
+def test_gain_compares_equal_numbers_of_candidates(log, monkeypatch):
+    log(first={1: 2.0}, second={1: 1.0})
+    wider = staged._read("").assign(topk=2048, median_us=[10.0, 20.0])
+    rows = pd.concat([staged._read(""), wider])
+    monkeypatch.setattr(staged, "_read", lambda name: rows)
+    assert staged.gain("second", "first") == pytest.approx(0)
+    assert not staged.fastest_of_its_run("second", ("first",))
+
+
 def test_verdicts_compare_with_the_best_so_far(log):
     log(first={1: 2.0}, worse={1: 3.0}, better={1: 1.0}, same={1: 1.01}, middle={1: 1.5})
     found = staged.verdicts().set_index("attempt")
@@ -93,6 +113,7 @@ def test_counters_add_up_and_an_unknown_one_is_named():
     assert set(shares.index) == {"tables_serialised", "tables"}
     assert np.allclose(shares.sum(axis=1), 100, atol=0.5)
     assert set(staged.counters()["attempt"]) <= set(staged.NAMES)
+    assert not staged.counters().duplicated(["attempt", "counter"]).any()
     with pytest.raises(KeyError, match="occupancy"):
         staged.counter("occupancy")
 
@@ -118,8 +139,7 @@ def test_a_cpu_checks_nothing():
 # The bits
 
 
-def test_both_kernels_share_the_text_and_it_is_exact():
-    assert _dequantize._PACKED.value == PTX
+def test_the_text_is_exact():
     table = packed_bytes.exactness(PTX)
     assert table["count"].sum() == 65_536
     assert table["exact"].iloc[0] == table["count"].iloc[0] > 60_000
@@ -169,11 +189,22 @@ def test_steps_of_a_byte():
 # The serialised products
 
 
-def test_the_edit_must_find_its_lines():
-    source = "".join(old for old, _ in serialised.EDITS)
-    assert serialised.edited(source).count("gl.sum(total, 1)") == 1
-    with pytest.raises(ValueError, match="occurs 0 times"):
-        serialised.edited("nothing of it")
+def test_an_edit_must_find_its_lines_once():
+    source = "\n".join(old for old, _ in serialised.EDITS)
+    assert edited.edited(source, serialised.EDITS).count("gl.sum(total, 1)") == 1
+    for text, times in (("nothing of it", 0), (source + source, 2)):
+        with pytest.raises(ValueError, match=f"occurs {times} times"):
+            edited.edited(text, serialised.EDITS)
+
+
+def test_an_edit_may_leave_out_what_lies_between():
+    old = f"b({edited.ANYTHING})"
+    assert edited.edited("a(1)\nb(2,\n  3)\nc(4)", [(old, "d")]) == "a(1)\nd\nc(4)"
+
+
+def test_a_compiler_that_fails_is_named():
+    with pytest.raises(RuntimeError, match="SyntaxError"):
+        edited.compile_versions([[("LAUNCH = gl.constexpr(", "LAUNCH = = gl.constexpr(")]], Tile(16, 32, 4))
 
 
 def test_waits_and_the_warning():
@@ -198,19 +229,109 @@ def rungs():
     return staged.compile_rungs()
 
 
+@pytest.fixture(scope="module")
+def divided():
+    tiles = (("sm_90", early_use.TILE), ("sm_120", Tile(64, 16, 8, 2, False, 4)))
+    return compile_many([make_request("sparse_mla", "staged", tile, target) for target, tile in tiles])
+
+
 def test_the_loops_by_hand(rungs):
     table = staged.loop_table(rungs)
     by_hand = table[table["rung"] == "staged"]
     assert (table["spill_bytes"] == 0).all()
-    assert np.allclose(by_hand["issued_over_needed"], 1)
+    assert np.allclose(by_hand["issued_over_needed"].dropna(), 1)
     assert (
         by_hand["waits"].max() in (1, 2, 3, 4) and (by_hand.query("target == 'sm_120'")["waits"] == 0).all()
     )
     plain = table.query("rung == 'split_k' and target == 'sm_120'").iloc[0]
     assert by_hand["other_loads"].max() < plain["other_loads"]
+    tiles = table.drop_duplicates(["target", "rung", "tile"])
+    assert len(tiles) == len(rungs) and len(table) == len(rungs) + (table["warps"] == "producers").sum()
     assert by_hand.query("target == 'sm_120'")["shared_kib"].max() * 1024 <= 101_376
     with pytest.raises(RuntimeError, match="no luck"):
         staged.loop_table([dataclasses.replace(rungs[0], error="no luck")])
+
+
+def test_a_block_with_producers_has_two_loops(divided):
+    table = staged.loop_table(divided).set_index(["target", "warps"])
+    for target in ("sm_90", "sm_120"):
+        consumers, producers = table.loc[(target, "consumers")], table.loc[(target, "producers")]
+        assert consumers["products"] > 0 and consumers["issued_over_needed"] == pytest.approx(1)
+        assert producers["products"] == 0 and np.isnan(producers["issued_over_needed"])
+    assert table.loc[("sm_90", "consumers"), "waits"] > 0 == table.loc[("sm_90", "producers"), "waits"]
+    with pytest.raises(RuntimeError, match="no producers' loop"):
+        staged.loop_table([dataclasses.replace(divided[0], loops=(divided[0].main_loop,))])
+
+
+def test_registers_are_handed_from_producers_to_consumers():
+    shares = staged.register_shares()
+    assert shares["producers"] < shares["launched"] < shares["consumers"] == CONSUMER_REGISTERS
+    tile = early_use.TILE
+    used = shares["producers"] * tile.producer_warps + shares["consumers"] * tile.num_warps
+    assert used * 32 <= 65_536
+    with pytest.raises(RuntimeError, match="given set"):
+        staged.register_shares(Tile(32, 32, 8))
+
+
+LOOP = """
+        /*0000*/  LDG.E R9, desc[UR4][R2.64] ;
+.L_x_1:
+        /*0010*/  STS.128 [R1], R4 ;
+        /*0020*/  @P0 LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0030*/  LDG.E.64 R8, desc[UR4][R6.64] ;
+        /*0040*/  IMAD.MOV.U32 R5, RZ, RZ, R20 ;
+        /*0050*/  PRMT R3, R9.reuse, 0x7632, R10 ;
+        /*0060*/  @P1 BRA `(.L_x_1) ;
+        /*0070*/  EXIT ;
+"""
+
+
+def test_first_uses_of_a_loop():
+    body = early_use.producers_body(LOOP)
+    assert [one.address for one in body] == list(range(0x10, 0x70, 0x10))
+    found = early_use.first_uses(body)
+    assert list(found["load"]) == ["LDG.E.128", "LDG.E.64"]
+    assert list(found["between"]) == [0, 1]  # R6 is a part of the first load; R9 of the second
+    assert list(found["same_pass"]) == [True, True]
+    later = [one for one in body if one.mnemonic != "LDG.E.64"]
+    found = early_use.first_uses(later)
+    assert list(found["between"]) == [3] and not found["same_pass"].any()
+    unread = [one for one in later if one.opcode not in ("STS", "PRMT")]
+    assert early_use.first_uses(unread)["between"].isna().all()
+    with pytest.raises(ValueError, match="no loop without products"):
+        early_use.producers_body(LOOP.replace("LDG", "LDS"))
+
+
+def test_an_address_is_read_and_a_destination_is_not():
+    instructions, _ = sass.parse(LOOP)
+    store, load, prmt = instructions[1], instructions[2], instructions[5]
+    assert (
+        early_use.reads(store) == {1, 4} and early_use.reads(load) == {2} and early_use.reads(prmt) == {9, 10}
+    )
+
+
+def test_words_are_not_read_in_the_pass_that_asked_for_them():
+    words, early = early_use.compare().itertuples(index=False)
+    assert words.loads == early.loads > early.same_pass > words.same_pass == 0
+    assert early.shortest < words.shortest
+
+
+def test_a_tile_waits_for_its_buffer_and_its_products_for_the_tile():
+    found = schedule(6, 2, dequantise=1.0, multiply=3.0)
+    assert found[0] == (0, 1, 1, 4) and found[1] == (1, 2, 4, 7)
+    assert found[2][0] == found[0][3]  # the first buffer is free when its products are done
+    assert [after[2] - before[2] for before, after in zip(found, found[1:], strict=False)] == [3.0] * 5
+    slow = schedule(6, 2, dequantise=4.0, multiply=3.0)
+    assert [after[2] - before[2] for before, after in zip(slow, slow[1:], strict=False)] == [4.0] * 5
+    in_turn = schedule(6, 1, dequantise=1.0, multiply=3.0)
+    assert in_turn[-1][3] == 6 * 4.0
+    with pytest.raises(ValueError, match="buffers"):
+        schedule(1, 0, 1.0, 1.0)
+
+
+def test_the_figure_names_both_groups():
+    said = [text.get_text() for text in divided_labour(tiles=3).axes[0].texts]
+    assert {"producers", "consumers", "full", "empty", "2: buffer 0"} <= set(said)
 
 
 def test_the_redesign_has_numbers(rungs):

@@ -111,6 +111,7 @@ def test_the_same_data_gives_the_same_bytes():
         diagrams.shared_memory_budget,
         diagrams.split_and_combine,
         diagrams.wasted_area,
+        diagrams.divided_labour,
     ],
 )
 def test_diagrams_draw(draw):

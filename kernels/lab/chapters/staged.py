@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,16 +13,19 @@ from matplotlib.figure import Figure
 
 from kernels.lab import roofline
 from kernels.lab.chapters import split_cases
-from kernels.lab.chapters.machine_code import issued_over_needed
+from kernels.lab.chapters.early_use import TILE as SPECIALISED
+from kernels.lab.chapters.early_use import producers_loop
 from kernels.lab.chapters.overlap import MARKS
 from kernels.lab.chapters.serialised import waits
 from kernels.lab.compile import compile_many, make_request
 from kernels.lab.compile.result import Compiled
+from kernels.lab.compile.sass import Loop
 from kernels.lab.devices import device_of
 from kernels.lab.evidence import Evidence
 from kernels.lab.figures import style
 from kernels.sparse_mla import plan as planning
 from kernels.sparse_mla import sparse_mla_decode
+from kernels.sparse_mla.launch import CONSUMER_REGISTERS
 from kernels.sparse_mla.tiles import MANY_HEADS, Tile, tile_candidates
 
 DATA = Path(__file__).resolve().parents[3] / "data"
@@ -37,6 +41,10 @@ NAMES = {
     "overlap_scores": "overlapped scores",
     "three_buffers": "three buffers",
     "kept": "kept",
+    "specialised_first": "labour divided",
+    "two_consumers": "two consumers",
+    "specialised_whole": "words kept whole",
+    "specialised": "fetched in halves",
 }
 EVEN = 0.02  # a mean gain or loss below this is called even: clocks are not locked
 SHARES = {
@@ -107,15 +115,20 @@ def far_from_roof(attempt: str = "plain", device: str = "h200", heads: int = 64)
     return pd.DataFrame(rows)
 
 
+def _ratios() -> pd.DataFrame:
+    """A row a batch and number of candidates, a column an attempt."""
+    return attempts().pivot(index=["batch", "topk"], columns="attempt", values="ratio")
+
+
 def gain(attempt: str, against: str) -> float:
-    """How much smaller an attempt's ratio to FlashMLA is than another's: geometric mean over shared batches.
+    """How much smaller an attempt's ratio to FlashMLA is than another's: geometric mean over shared shapes.
 
     0.1 is a tenth less time. Ratios are compared because the runs' clocks differ.
 
     Raises:
-        ValueError: no batch in common.
+        ValueError: no batch and number of candidates in common.
     """
-    wide = attempts().pivot(index="batch", columns="attempt", values="ratio")[[attempt, against]].dropna()
+    wide = _ratios()[[attempt, against]].dropna()
     if wide.empty:
         raise ValueError(f"attempt={attempt!r} and {against!r} share no batch")
     return 1 - math.exp((wide[attempt] / wide[against]).map(math.log).mean())
@@ -138,8 +151,8 @@ def verdicts() -> pd.DataFrame:
 
 
 def fastest_of_its_run(attempt: str, rivals: tuple[str, ...]) -> bool:
-    """Whether an attempt beats others at every batch that they share; they were timed in one run."""
-    wide = attempts().pivot(index="batch", columns="attempt", values="ratio")[[attempt, *rivals]].dropna()
+    """Whether an attempt beats others at every shape that they share; they were timed in one run."""
+    wide = _ratios()[[attempt, *rivals]].dropna()
     return bool(len(wide) and wide[list(rivals)].gt(wide[attempt], axis=0).all(axis=None))
 
 
@@ -147,8 +160,12 @@ def attempts_figure(rows: pd.DataFrame, evidence: Evidence, bars: tuple[float, .
     """Ratio to FlashMLA (log axis) of each attempt, the story downwards, a marker a batch."""
     looks = dict(
         zip(
-            (1, 16, 32, 64, 128),
-            zip("osD^X", (style.BLUE, style.ORANGE, style.GREY, style.GREEN, style.PURPLE), strict=True),
+            (1, 8, 16, 32, 64, 128),
+            zip(
+                "ovsD^X",
+                (style.BLUE, style.BROWN, style.ORANGE, style.GREY, style.GREEN, style.PURPLE),
+                strict=True,
+            ),
             strict=True,
         )
     )
@@ -181,7 +198,7 @@ def attempts_figure(rows: pd.DataFrame, evidence: Evidence, bars: tuple[float, .
     ax.set_yticks(range(len(labels)), labels)
     ax.invert_yaxis()
     ax.set_xlabel("time over FlashMLA's in the same run (log scale; less is faster)")
-    fig.legend(loc="outside upper center", ncols=5, fontsize=9, handletextpad=0.3, columnspacing=1.4)
+    fig.legend(loc="outside upper center", ncols=6, fontsize=9, handletextpad=0.3, columnspacing=1.4)
     return style.finish(fig, evidence)
 
 
@@ -249,47 +266,87 @@ def compile_rungs() -> list[Compiled]:
 def loop_table(found: list[Compiled]) -> pd.DataFrame:
     """What each compiled kernel needs, and what a warp issues in one pass through its main loop.
 
-    Columns: target, rung, tile, shared_kib, registers, spill_bytes, conversions, matrix_loads (LDSM),
-    other_loads (LDS), stores, barriers, products, issued_over_needed (operations of the products), waits (of the
-    whole kernel, for a warp group's products),
-    per_pair (instructions of all warps for one head and one token).
+    A block with producers has two loops, a row each. Columns: target, rung, tile, warps ("all", "consumers",
+    "producers"), shared_kib, registers (at the launch), spill_bytes, conversions, matrix_loads (LDSM), other_loads
+    (LDS), stores, barriers, products, issued_over_needed (operations of the products; missing for producers), waits
+    (of the whole kernel, for a warp group's products; those of a block with producers are its consumers'), per_pair
+    (instructions of these warps for one head and one token).
 
     Raises:
-        RuntimeError: a kernel does not compile.
+        RuntimeError: a kernel does not compile, or has no loop for a group of warps.
     """
     rows = []
     for one in found:
         if not one.ok or one.main_loop is None:
             raise RuntimeError(f"{one.impl} {one.tile} for {one.target}: {one.error or 'no main loop'}")
-        counts, tile = one.main_loop.counts, one.tile
-        opcodes = counts.opcodes
-        rows.append(
-            {
-                "target": one.target,
-                "rung": one.impl,
-                "tile": tile_words(tile),
-                "shared_kib": one.shared_bytes / 1024,
-                "registers": one.registers,
-                "spill_bytes": one.spill_bytes,
-                "conversions": counts["conversion"],
-                "matrix_loads": opcodes.get("LDSM", 0),
-                "other_loads": opcodes.get("LDS", 0),
-                "stores": opcodes.get("STS", 0) + opcodes.get("STSM", 0),
-                "barriers": opcodes.get("BAR", 0),
-                "products": opcodes.get("HMMA", 0) + opcodes.get("HGMMA", 0),
-                "issued_over_needed": issued_over_needed(one),
-                "waits": waits(one.sass),
-                "per_pair": counts.total * (one.max_threads // 32) / (tile["block_h"] * tile["block_t"]),
-            }
-        )
+        pairs = one.tile["block_h"] * one.tile["block_t"]
+        for group, loop, warps in loops_of(one):
+            counts, opcodes = loop.counts, loop.counts.opcodes
+            multiplies = group != "producers"
+            issued = counts.tensor_flops * warps / (4 * 512 * pairs)
+            rows.append(
+                {
+                    "target": one.target,
+                    "rung": one.impl,
+                    "tile": tile_words(one.tile),
+                    "warps": group,
+                    "shared_kib": one.shared_bytes / 1024,
+                    "registers": one.registers,
+                    "spill_bytes": one.spill_bytes,
+                    "conversions": counts["conversion"],
+                    "matrix_loads": opcodes.get("LDSM", 0),
+                    "other_loads": opcodes.get("LDS", 0),
+                    "stores": opcodes.get("STS", 0) + opcodes.get("STSM", 0),
+                    "barriers": opcodes.get("BAR", 0),
+                    "products": opcodes.get("HMMA", 0) + opcodes.get("HGMMA", 0),
+                    "issued_over_needed": issued if multiplies else None,
+                    "waits": waits(one.sass) if multiplies else 0,
+                    "per_pair": counts.total * warps / pairs,
+                }
+            )
     return pd.DataFrame(rows)
 
 
+def loops_of(one: Compiled) -> list[tuple[str, Loop, int]]:
+    """Main loops of a compiled kernel with the warps that run them: name of the group, loop, number of warps.
+
+    Raises:
+        RuntimeError: a block with producers has no loop that fetches.
+    """
+    producer_warps = one.tile.get("producer_warps", 0)
+    if not producer_warps:
+        return [("all", one.main_loop, one.max_threads // 32)]
+    fetching = producers_loop(one.loops)
+    if fetching is None:
+        raise RuntimeError(f"{one.impl} {one.tile} for {one.target}: no producers' loop")
+    return [
+        ("consumers", one.main_loop, one.tile["num_warps"]),
+        ("producers", fetching, producer_warps),
+    ]
+
+
+def register_shares(tile: Tile = SPECIALISED, target: str = "sm_90") -> pd.Series:
+    """Registers a thread of a block with producers: launched, producers, consumers; the latter two from the PTX.
+
+    Raises:
+        RuntimeError: the kernel does not compile, or hands out registers in another way than this reads.
+    """
+    one = compile_many([make_request("sparse_mla", "staged", tile, target)])[0]
+    given, taken = (
+        {int(count) for count in re.findall(rf"setmaxnreg\.{way}\.sync\.aligned\.u32\s+(\d+)", one.ptx)}
+        for way in ("inc", "dec")
+    )
+    if not one.ok or CONSUMER_REGISTERS not in given or len(taken) != 1:
+        raise RuntimeError(f"{tile} for {target}: {one.error or f'given {given}, taken {taken}'}")
+    return pd.Series({"launched": one.registers, "producers": taken.pop(), "consumers": CONSUMER_REGISTERS})
+
+
 def tile_words(tile: dict | Tile) -> str:
-    """A tile as "64×32, 8 warps", with its buffers where there are several."""
+    """A tile as "64×32, 8 warps", with its producers and its buffers where there are several."""
     tile = Tile(**tile) if isinstance(tile, dict) else tile
+    producers = f" + {tile.producer_warps} producers" if tile.producer_warps else ""
     buffers = f", {tile.num_stages} buffers" if tile.num_stages > 1 else ""
-    return f"{tile.block_h}×{tile.block_t}, {tile.num_warps} warps{buffers}"
+    return f"{tile.block_h}×{tile.block_t}, {tile.num_warps} warps{producers}{buffers}"
 
 
 def dependent_launch(tile: Tile, target: str = "sm_120") -> pd.DataFrame:

@@ -209,6 +209,13 @@ def loops(instructions: list[Instruction], labels: dict[str, int]) -> list[Loop]
     return found
 
 
+def body(instructions: list[Instruction], labels: dict[str, int], loop: Loop) -> list[Instruction]:
+    """The instructions of one of `loops`, from its head on; blocks before the head come last."""
+    blocks, _ = _blocks(instructions, labels)
+    inside = [instructions[i] for block in sorted(loop.blocks) for i in blocks[block]]
+    return [i for i in inside if i.address >= loop.first] + [i for i in inside if i.address < loop.first]
+
+
 def main_loop(found: list[Loop]) -> Loop | None:
     """The loop that does the work, by the rule in this module's docstring; None without loops."""
     kinds = ("tensor", "fma")

@@ -1,0 +1,123 @@
+"""Other versions of the staged rung, made from the shipped sources by a few edits, and compiled side by side.
+
+The sources of abandoned attempts are not kept. What matters in one of them is often a line or two, which an edit
+brings back: the version is then compiled here and now, in a process that does not interpret.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from kernels.lab.compile import binaries
+from kernels.lab.compile.request import python_path
+from kernels.sparse_mla.tiles import Tile
+
+ANYTHING = "⋯"
+"""In the old text of an edit: whatever lies between."""
+Edit = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A version as machine code: its disassembly, registers a thread, spilled bytes, ptxas's log."""
+
+    sass: str
+    registers: int
+    spill_bytes: int
+    log: str
+
+
+def edited(source: str, edits: Sequence[Edit]) -> str:
+    """`source` with each old text replaced by its new one; `ANYTHING` in an old text stands for any text.
+
+    Raises:
+        ValueError: an old text does not occur exactly once.
+    """
+    for old, new in edits:
+        pattern = re.compile(".*?".join(map(re.escape, old.split(ANYTHING))), re.DOTALL)
+        found = pattern.findall(source)
+        if len(found) != 1:
+            raise ValueError(f"source: {old.strip()!r} occurs {len(found)} times, accepted is once")
+        source = source.replace(found[0], new)
+    return source
+
+
+def compile_versions(versions: Sequence[Sequence[Edit]], tile: Tile, target: str = "sm_90") -> list[Built]:
+    """The rung with a tile, compiled for a target once for each of the versions.
+
+    versions: the edits of `kernels/sparse_mla/staged.py` that make a version; none for the shipped one. A tile with
+    producers compiles `specialised.py` on top of the edited helpers.
+
+    Raises:
+        RuntimeError: the compiler's process failed; its last words.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {
+            "TRITON_INTERPRET": "0", "TRITON_ALWAYS_COMPILE": "1", "TRITON_DUMP_PTXAS_LOG": "1",
+            "TRITON_CACHE_DIR": f"{folder}/cache", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path(),
+        }  # fmt: skip
+        asked = {"versions": [list(edits) for edits in versions], "tile": asdict(tile), "target": target}
+        done = subprocess.run(
+            [sys.executable, "-m", "kernels.lab.chapters.edited", folder],
+            env=environment, input=json.dumps(asked), capture_output=True, text=True,
+        )  # fmt: skip
+        answer = Path(folder) / "answer.json"
+        if done.returncode or not answer.exists():
+            raise RuntimeError(f"compiling ended with status {done.returncode}: {done.stderr[-600:]}")
+        return [Built(**one) for one in json.loads(answer.read_text(encoding="utf-8"))]
+
+
+def _module(path: Path, source: str):
+    path.write_text(source, encoding="utf-8")
+    description = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(description)
+    sys.modules[path.stem] = module
+    description.loader.exec_module(module)
+    return module
+
+
+def _kernel(edits: Sequence[Edit], tile: Tile, folder: Path, number: int):
+    """The kernel of a tile, from edited sources that `inspect` can find again."""
+    from kernels.sparse_mla import specialised, staged
+
+    helpers = f"edited_staged_{number}"
+    source = edited(Path(staged.__file__).read_text(encoding="utf-8"), edits)
+    module = _module(folder / f"{helpers}.py", source)
+    if not tile.producer_warps:
+        return module.staged_kernel
+    source = Path(specialised.__file__).read_text(encoding="utf-8")
+    source = edited(source, [("from kernels.sparse_mla.staged import", f"from {helpers} import")])
+    return _module(folder / f"edited_specialised_{number}.py", source).specialised_kernel
+
+
+def main(folder: Path) -> None:
+    """Compile what standard input asks for; the answer is a file in the folder."""
+    from kernels.lab.compile.worker import compile_spec
+    from kernels.lab.devices import target_of
+    from kernels.sparse_mla.signatures import signature
+
+    asked = json.load(sys.stdin)
+    tile, arch = Tile(**asked["tile"]), target_of(asked["target"]).arch
+    answer = []
+    for number, edits in enumerate(asked["versions"]):
+        spec = replace(signature("staged", tile), fn=_kernel(edits, tile, folder, number))
+        _, cubin, _, log = compile_spec(spec, arch)
+        path = folder / f"{number}.cubin"
+        path.write_bytes(cubin)
+        spilled = sum((binaries.spills(log) or {}).values())
+        registers = binaries.resource_usage(path)["registers"]
+        answer.append(asdict(Built(binaries.disassemble(path), registers, spilled, log)))
+    (folder / "answer.json").write_text(json.dumps(answer), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
