@@ -106,6 +106,17 @@ def test_a_long_table_sorts_by_keyboard(page, html):
     assert orders[0][0] < orders[0][-1] and orders[1][0] > orders[1][-1]
 
 
+def test_a_wide_table_of_words_is_cards_on_a_phone(page, html):
+    page.goto((html / "book" / "ledger.html").as_uri())
+    second = page.locator("table.stacked td:nth-child(2)").first
+    heading = page.locator("table.stacked th:nth-child(2)").first.inner_text()
+    name = "cell => getComputedStyle(cell, '::before').content"
+    assert second.evaluate(name) == "none"
+    page.set_viewport_size({"width": 390, "height": 900})
+    assert second.evaluate(name).strip('"') == heading
+    assert second.bounding_box()["width"] > 300 and second.get_attribute("role") == "cell"
+
+
 def test_the_first_tab_leads_past_the_navigation(page, html):
     page.goto((html / "book" / "intro.html").as_uri())
     page.keyboard.press("Tab")
