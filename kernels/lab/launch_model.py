@@ -19,7 +19,17 @@ so one block takes L + S, and many take r * S. What lies outside the loop is one
     time     = floor + max(sm / clock, DRAM bytes / bandwidth, L2 bytes / bandwidth)
                      + bytes written / (write_efficiency * L2 bandwidth) / waves
 
+Where some warps fetch and dequantise while the others multiply, two loops run side by side: group g of W(g) warps
+has its own pipe(x, g), S(g) and L(g). A pipe's clocks add up, and a pass of one block, L + S, takes as long as its
+slower group or its busiest pipe:
+
+    pipe(x)  = sum of pipe(x, g),   L = max(0, max of (L(g) + S(g)) - S)
+
+Outside the loops the two follow one another: their clocks and their waiting add up.
+
 Blocks of one wave end together, so their writes hide behind nothing; with more waves the others' work hides them.
+
+With warps W of a group (all warps of a block where there is one group):
 
     issue        = instructions * W / schedulers
     fma, integer, special, conversion = instructions * 32 W / lanes
@@ -31,6 +41,8 @@ Blocks of one wave end together, so their writes hide behind nothing; with more 
     L            = instructions a warp * instruction_latency + barriers * barrier_latency
                    + shuffles * shuffle_latency + dependent tensor instructions * their latency
                    + reloads of spilled registers * spill_latency + loads that nothing hides
+
+Barriers are those of a block and mbarriers.
 
 Parameters are in `data/model_parameters.csv`, rates in `data/devices.csv`.
 """
@@ -126,9 +138,22 @@ def demand(counts: Counts) -> Demand:
         ),
         reloads=counts["local_load"],
         shuffles=counts["shuffle"],
-        barriers=counts.opcodes.get("BAR", 0),
+        barriers=counts.opcodes.get("BAR", 0) + counts.opcodes.get("SYNCS", 0),
         tensor_flops=counts.tensor_flops,
     )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Warps of a block that run the same code: its demand, how many they are, what their loads wait for.
+
+    tensor_chain: dependent tensor instructions. loads: (L2, DRAM) latencies that nothing hides.
+    """
+
+    demand: Demand
+    warps: int
+    tensor_chain: float = 0
+    loads: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -143,7 +168,8 @@ class Launch:
         dram_bytes: bytes that must come from or go to DRAM, each once.
         l2_bytes: bytes that the blocks read from L2. written_bytes: bytes that they write.
         tensor_chain: dependent tensor instructions of a pass, 0 for a kernel without.
-        pass_loads: (L2, DRAM) latencies that follow one another in each pass and that nothing hides.
+        pass_loads: (L2, DRAM) latencies that follow one another in each pass and that nothing hides; in a block
+            with producers, for them alone.
         end_loads: the same outside the loop.
         overlapped: whether it may start while its predecessor ends (programmatic dependent launch).
     """
@@ -160,22 +186,38 @@ class Launch:
     overlapped: bool = False
     mean_passes: float | None = None
 
-    @property
-    def warps(self) -> int:
-        return self.compiled.max_threads // 32
-
     @cached_property
     def loop(self) -> Demand:
         """One pass of the main loop; nothing for a kernel without a loop."""
         return demand(self.compiled.main_loop.counts) if self.compiled.main_loop else Demand()
 
     @cached_property
-    def ends(self) -> Demand:
-        """What a block issues outside its loops."""
-        left = demand(self.compiled.counts)
-        for loop in self.compiled.loops:
-            left = left.minus(demand(loop.counts)) if loop.depth == 1 else left
-        return left
+    def passing(self) -> tuple[Group, ...]:
+        """One pass: the warps of the main loop, and the producers where there are any, which have the loads."""
+        one = self.compiled
+        if one.producer_loop is None:
+            return (Group(self.loop, one.main_warps, self.tensor_chain, self.pass_loads),)
+        fetching = Group(demand(one.producer_loop.counts), one.producer_warps, 0, self.pass_loads)
+        return Group(self.loop, one.main_warps, self.tensor_chain), fetching
+
+    @cached_property
+    def ends(self) -> tuple[Group, ...]:
+        """What a block issues outside its loops.
+
+        The warps of the main loop get their code from a loop around it, in which they wait for work.
+        """
+        one, left = self.compiled, demand(self.compiled.counts)
+        if one.producer_loop is None:
+            for loop in one.loops:
+                left = left.minus(demand(loop.counts)) if loop.depth == 1 else left
+            return (Group(left, one.main_warps, 0, self.end_loads),)
+        inner = one.main_loop
+        around = [loop for loop in one.loops if loop.first <= inner.first and inner.last <= loop.last]
+        dispatch = demand(min(around, key=lambda loop: loop.depth).counts)
+        left = left.minus(dispatch).minus(demand(one.producer_loop.counts))
+        return Group(dispatch.minus(self.loop), one.main_warps), Group(
+            left, one.producer_warps, 0, self.end_loads
+        )
 
     @cached_property
     def warpgroup(self) -> bool:
@@ -218,10 +260,10 @@ class Prediction:
 
 
 def pipe_clocks(
-    one: Demand, launch: Launch, device: Device, parameters: dict[str, float]
+    group: Group, launch: Launch, device: Device, parameters: dict[str, float]
 ) -> dict[str, float]:
-    """Clocks that a piece of code, issued by each warp of a block, keeps each pipe of a multiprocessor busy."""
-    warps = launch.warps
+    """Clocks that a piece of code, issued by each warp of a group, keeps each pipe of a multiprocessor busy."""
+    one, warps = group.demand, group.warps
     lanes = 32 * warps
     rate = device["fp8_tensor_flops_per_clock" if launch.eight_bit else "bf16_tensor_flops_per_clock"]
     rate *= parameters["warpgroup_fraction"] if launch.warpgroup else device.get("warp_mma_fraction", 1.0)
@@ -241,8 +283,10 @@ def pipe_clocks(
     return pipes
 
 
-def waiting(one: Demand, loads: tuple[int, int], device: Device, parameters: dict[str, float]) -> float:
-    """L without the tensor chain: clocks that a piece of code waits, using no pipe."""
+def waiting(group: Group, launch: Launch, device: Device, parameters: dict[str, float]) -> float:
+    """Clocks that a group waits in a piece of code, using no pipe."""
+    one, loads = group.demand, group.loads
+    step = parameters["warpgroup_latency" if launch.warpgroup else "tensor_latency"]
     clock = device["boost_clock"] / 1e3
     l2 = parameters["l2_exposure"] * device["l2_latency"] * clock
     return (
@@ -250,9 +294,23 @@ def waiting(one: Demand, loads: tuple[int, int], device: Device, parameters: dic
         + one.barriers * parameters["barrier_latency"]
         + one.shuffles * parameters["shuffle_latency"]
         + one.reloads * parameters["spill_latency"]
+        + group.tensor_chain * step
         + loads[0] * l2
         + loads[1] * parameters["entry_latency"] * clock
     )
+
+
+def side_by_side(
+    groups: tuple[Group, ...], launch: Launch, device: Device, parameters: dict[str, float]
+) -> tuple[dict[str, float], float]:
+    """(busy clocks of each pipe, L) of a pass in which every group runs its own loop."""
+    each = [pipe_clocks(group, launch, device, parameters) for group in groups]
+    pipes = {name: sum(clocks[name] for clocks in each) for name in each[0]}
+    chains = [
+        waiting(group, launch, device, parameters) + max(clocks.values())
+        for group, clocks in zip(groups, each, strict=True)
+    ]
+    return pipes, max(0.0, max(chains) - max(pipes.values()))
 
 
 def round_clocks(latency: float, busy: float, resident: int) -> float:
@@ -287,12 +345,10 @@ def predict_launch(launch: Launch, device, parameters: dict[str, float] | None =
     _checked(launch, device)
     parameters = parameters_of(device.target.name) | (parameters or {})
     clock = device["boost_clock"]
-    pipes = pipe_clocks(launch.loop, launch, device, parameters)
+    pipes, latency = side_by_side(launch.passing, launch, device, parameters)
     busy = max(pipes.values())
-    step = parameters["warpgroup_latency" if launch.warpgroup else "tensor_latency"]
-    latency = waiting(launch.loop, launch.pass_loads, device, parameters) + launch.tensor_chain * step
-    ends_busy = max(pipe_clocks(launch.ends, launch, device, parameters).values())
-    ends_latency = waiting(launch.ends, launch.end_loads, device, parameters)
+    ends_busy = sum(max(pipe_clocks(group, launch, device, parameters).values()) for group in launch.ends)
+    ends_latency = sum(waiting(group, launch, device, parameters) for group in launch.ends)
     most_passes = launch.passes if launch.compiled.main_loop else 0
     mean_passes = most_passes if launch.mean_passes is None else min(launch.mean_passes, most_passes)
 

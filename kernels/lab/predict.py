@@ -24,8 +24,10 @@ PER_HEAD = ("serial", "simt")
 COMBINE_TILE = {"block_h": 1, "block_t": 1, "num_warps": 2, "num_stages": 1}
 COMBINE_CHUNK = 8
 # (L2, DRAM) loads of a pass, one after the other, that nothing hides. The head-shared rungs fetch a tile ahead.
-# `serial` finds its index in L1, where the token before it brought it.
+# `serial` finds its index in L1, where the token before it brought it. Producers have nothing else to do while a
+# tile's bytes are on their way.
 PASS_LOADS = {"serial": (0, 1), "simt": (1, 1)}
+PRODUCER_LOADS = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Point:
     """One measured or asked-for configuration of sparse MLA decode; every head and candidate is live.
 
     Attributes:
-        impl: rung. tile: block_h, block_t, num_warps, num_stages by name, and wgmma for `staged`.
+        impl: rung. tile: block_h, block_t, num_warps, num_stages by name; for `staged` wgmma, and producer_warps
+            where there are any.
         batch, heads, topk, extra_topk: shape; `extra_topk` entries come from a second cache.
         num_splits: of the rungs split_k and staged. scratch_bytes: 2 or 4 a partial value.
     """
@@ -113,6 +116,12 @@ def point(
         tile.setdefault("wgmma", False)
     else:
         tile.pop("wgmma", None)
+    if not tile.get("producer_warps"):
+        tile.pop("producer_warps", None)
+    elif impl != "staged":
+        raise ValueError(
+            f"tile: producer_warps={tile['producer_warps']} for {impl!r}, accepted is 0; only 'staged' has producers"
+        )
     return Point(impl, tile, batch, heads, topk, extra_topk, num_splits, scratch_bytes)
 
 
@@ -141,9 +150,11 @@ def unrolled(compiled: Compiled) -> int:
     loop = _loop(compiled)
     if loop is None or not compiled.block_t:
         return 1
-    warps = compiled.max_threads // 32
-    rows = compiled.block_h or 1
-    loads = sum(loop.bytes_of(name) for name in ("global_load", "async_copy")) * warps
+    warps, rows = compiled.main_warps, compiled.block_h or 1
+    fetching, fetchers = loop, warps
+    if compiled.producer_loop is not None:
+        fetching, fetchers = compiled.producer_loop.counts, compiled.producer_warps
+    loads = sum(fetching.bytes_of(name) for name in ("global_load", "async_copy")) * fetchers
     single = 32 * warps * loop.widths.get("global_load", {}).get(1, 0)
     bounds = [loads / (576 * compiled.block_t), 32 * warps * loop["special"] / (rows * compiled.block_t)]
     if loop.tensor_flops:
@@ -160,7 +171,7 @@ def tensor_efficiency(compiled: Compiled) -> float | None:
     if loop is None or not loop.tensor_flops or not compiled.block_t:
         return None
     useful = 4 * 512 * compiled.block_h * compiled.block_t * unrolled(compiled)
-    return useful / (loop.tensor_flops * compiled.max_threads / 32)
+    return useful / (loop.tensor_flops * compiled.main_warps)
 
 
 def launches(point: Point, compiled: list[Compiled]) -> list[Launch]:
@@ -190,7 +201,7 @@ def launches(point: Point, compiled: list[Compiled]) -> list[Launch]:
             scratch if point.combines else written,
             # Scores add up 512 / 16 products one after the other, the output BLOCK_T / 16
             tensor_chain=512 // 16 + max(block_t // 16, 1) if tensor else 0,
-            pass_loads=PASS_LOADS.get(point.impl, (0, 0)),
+            pass_loads=PRODUCER_LOADS if compiled[0].producer_warps else PASS_LOADS.get(point.impl, (0, 0)),
             end_loads=(1, 1),
             overlapped=pdl,
             mean_passes=tiles / splits / a_pass,

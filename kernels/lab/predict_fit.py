@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
+from functools import cache
 
 from kernels.lab.devices import device_of
 from kernels.lab.launch_model import chain, parameter_table, parameters_of, predict_launch
@@ -50,16 +51,24 @@ def _number(row, name: str, default: int) -> int:
     return default if value is None or value == "" or value != value else int(float(value))
 
 
-def _wgmma(tile: tuple, tile_class: str) -> bool:
-    """Whether a staged tile asks for warp-group products: records have no column for it, the tuned table has."""
-    from kernels.sparse_mla.tiles import choices
+@cache
+def _whole_tile(sizes: tuple, tile_class: str) -> dict:
+    """What a record does not say of a staged tile: wgmma and producer_warps, as in the tuned table.
+
+    Records hold the sizes of a tile alone; a class has no two tiles of the same sizes.
+    """
+    from kernels.sparse_mla.tiles import Tile, choices
 
     name = "sm90" if tile_class == "native" else "sm120"
-    return any(
-        c.tile.wgmma
-        for c in choices()
-        if c.device_class == name and tuple(getattr(c.tile, n) for n in TILE) == tile
-    )
+    found = {
+        row.tile
+        for row in choices()
+        if row.device_class == name and tuple(getattr(row.tile, n) for n in TILE) == sizes
+    }
+    if len(found) > 1:
+        raise ValueError(f"tile: {sizes} stands for several tiles of {name}: {found}")
+    tile = next(iter(found), Tile(*sizes))
+    return {"wgmma": tile.wgmma, "producer_warps": tile.producer_warps}
 
 
 def points_of(measurements) -> list[tuple[Point, float]]:
@@ -85,12 +94,11 @@ def points_of(measurements) -> list[tuple[Point, float]]:
         tile = {name: _number(row, name, 1) for name in TILE}
         if impl == "staged":
             asked = row.get("wgmma")
-            known = asked is not None and asked == asked and asked != ""
-            tile["wgmma"] = (
-                str(asked) in ("True", "1", "true")
-                if known
-                else _wgmma(tuple(tile.values()), row.get("tile_class", "native"))
-            )
+            if asked is not None and asked == asked and asked != "":
+                tile |= {"wgmma": str(asked) in ("True", "1", "true")}
+                tile |= {"producer_warps": _number(row, "producer_warps", 0)}
+            else:
+                tile |= _whole_tile(tuple(tile.values()), row.get("tile_class", "native"))
         splits = _number(row, "num_splits", 1)
         if splits > 1 and impl not in SPLITTING:
             continue  # an experiment that splits a rung which cannot, by other means

@@ -64,7 +64,14 @@ def _compile(task) -> str | None:
     """Compile one tile's kernels in another process, so that the timing process finds them in Triton's cache."""
     tile, heads, splits, window = task
     point = Point(
-        "sparse_mla_decode", "staged", 1, heads=heads, topk=512, tile=tile, num_splits=splits, swa_tokens=window
+        "sparse_mla_decode",
+        "staged",
+        1,
+        heads=heads,
+        topk=512,
+        tile=tile,
+        num_splits=splits,
+        swa_tokens=window,
     )
     try:
         sparse.build(point, sets=1, pool_tokens=1024).calls[0]()

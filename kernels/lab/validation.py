@@ -8,12 +8,14 @@ a fit predicts that saw no point of this rung and tile). The fitted constants go
 
 import csv
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from kernels.lab import launch_model, predict, predict_fit
 from kernels.lab.devices import device_of
+from kernels.sparse_mla.tiles import Tile
 
-TILE = ("block_h", "block_t", "num_warps", "num_stages", "wgmma")
+TILE = ("block_h", "block_t", "num_warps", "num_stages", "wgmma", "producer_warps")
 SHAPE = ("batch", "heads", "topk", "extra_topk", "num_splits", "scratch_bytes")
 COLUMNS = ("utc", "run_id", "device", "target", "impl", *TILE, *SHAPE)
 COLUMNS += ("measured_us", "predicted_us", "error", "split", "bound", "unseen_us")
@@ -36,7 +38,7 @@ def read_rows(path: Path) -> list[dict]:
     for line in path.read_text().splitlines():
         timing = json.loads(line)
         row = {"op": "sparse_mla_decode", "impl": "staged", "status": "ok", "timer": "chain"}
-        row |= dict(zip(TILE, timing["tile"], strict=True))
+        row |= asdict(Tile(*timing["tile"]))
         row |= {name: timing[name] for name in ("batch", "heads", "num_splits")}
         rows.append(row | {"topk": timing["candidates"], "median_us": timing["us"]})
     return rows
@@ -73,8 +75,7 @@ def table(fit: predict_fit.Fit, unseen, device, utc: str, run_id: str) -> list[d
     rows = []
     for split, validation in (("fit", fit.fitted), ("holdout", fit.held_out)):
         for row in validation.rows:
-            tile = {name: row["tile"].get(name, False) for name in TILE}
-            tile["wgmma"] = int(tile["wgmma"])
+            tile = {name: int(row["tile"].get(name, 0)) for name in TILE}
             times = {"measured_us": f"{row['measured_us']:.3f}", "predicted_us": f"{row['predicted_us']:.3f}"}
             shape = {name: row[name] for name in SHAPE}
             judged = {"error": f"{row['error']:.4f}", "split": split, "bound": row["bound"]}

@@ -9,6 +9,7 @@ import pytest
 from kernels.lab import chapter, experiments
 from kernels.lab.evidence import Evidence, missing
 from kernels.lab.pages import WRITERS, status
+from kernels.sparse_mla.tiles import Tile, choices
 
 
 @pytest.fixture
@@ -114,6 +115,18 @@ def test_every_experiment_has_points_that_are_described():
         for point in full:
             assert point.row()["batch"] >= 1
     assert len(experiments.CATALOGUE["tile_sweep"].points("full")) >= 60
+
+
+def test_the_model_is_validated_on_every_tile_with_producers():
+    """At 64 heads and full batches, where the planner chooses them."""
+    sweep = experiments.CATALOGUE["tile_sweep"]
+    swept = {(p.tile_class, Tile(*p.tile), p.batch) for p in sweep.points("full") if p.impl == "staged"}
+    kinds = {"sm90": "native", "sm120": "sm120"}
+    chosen = {(kinds[c.device_class], c.tile) for c in choices() if c.tile.producer_warps}
+    assert chosen and swept == {(kind, tile, batch) for kind, tile in chosen for batch in (16, 64, 128)}
+    assert {p.tile for p in sweep.points("quick") if p.impl == "staged"} == {
+        p.tile for p in sweep.points("full") if p.impl == "staged"
+    }
 
 
 @pytest.mark.parametrize("op", ["sparse", "logits", "topk"])

@@ -8,9 +8,10 @@ from kernels.lab.chapters import prediction
 
 ROW = {
     "utc": "2026-01-02T00:00:00Z", "run_id": "r", "device": "h200", "target": "sm_90", "impl": "split_k",
-    "block_h": 32, "block_t": 32, "num_warps": 8, "num_stages": 1, "wgmma": 0, "batch": 1, "heads": 64, "topk": 512,
-    "extra_topk": 0, "num_splits": 8, "scratch_bytes": 2, "measured_us": 10.0, "predicted_us": 12.0, "error": 0.2,
-    "split": "holdout", "bound": "latency", "unseen_us": 13.0,
+    "block_h": 32, "block_t": 32, "num_warps": 8, "num_stages": 1, "wgmma": 0, "producer_warps": 0,
+    "batch": 1, "heads": 64, "topk": 512, "extra_topk": 0, "num_splits": 8, "scratch_bytes": 2,
+    "measured_us": 10.0, "predicted_us": 12.0, "error": 0.2, "split": "holdout", "bound": "latency",
+    "unseen_us": 13.0,
 }  # fmt: skip
 
 
@@ -19,7 +20,15 @@ def written(tmp_path, monkeypatch):
     rows = [
         ROW,
         ROW | {"impl": "serial", "block_t": 1, "measured_us": 500.0, "predicted_us": 250.0, "error": -0.5},
-        ROW | {"split": "fit", "batch": 2, "predicted_us": 10.1, "error": 0.01, "unseen_us": ""},
+        ROW
+        | {
+            "split": "fit",
+            "batch": 2,
+            "predicted_us": 10.1,
+            "error": 0.01,
+            "unseen_us": "",
+            "producer_warps": 4,
+        },
     ]
     validation.write(rows, tmp_path / "points.csv")
     monkeypatch.setattr(predict, "VALIDATION", tmp_path / "points.csv")
@@ -31,6 +40,7 @@ def test_points_carry_their_device_and_cause(written):
     assert len(frame) == 3 and evidence.kind == "recorded" and "H200" in evidence.line()
     worst = prediction.worst(frame, 2)
     assert worst["impl"].tolist() == ["serial", "split_k"] and "conflict" in worst["cause"][0]
+    assert set(frame["tile"]) == {"32 × 32, 8", "32 × 1, 8", "32 × 32, 8 + 4"}
     judged = prediction.judged(frame)
     assert judged.iloc[0]["split"] == "held out" and judged.iloc[0]["count"] == 2
     assert judged[judged["split"] == "kernel left out"].iloc[0]["count"] == 2

@@ -360,6 +360,9 @@ def test_the_map_holds_every_choice():
     found = plan_map.table(512)
     assert not found.duplicated(["device_class", "heads", "batch"]).any()
     assert (found["blocks"] >= found["batch"]).all()
+    labels = [plan_map.words(tile) for tile in set(found["tile"])]
+    assert len(set(labels)) == len(labels), "each tile has its own words"
+    assert plan_map.words(Tile(64, 64, 8, 2, True, 4)) == "64×64, 2 buffers, 8 warps, wgmma, 4 producers"
     fig = plan_map.figure(found)
     assert len(fig.axes) == 2 and sum(len(ax.texts) for ax in fig.axes) == len(found)
     with pytest.raises(ValueError, match="candidates=7"):

@@ -106,11 +106,19 @@ def test_an_unknown_target_lists_the_known_ones():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("block_h", 24), ("block_t", 0), ("num_warps", 3), ("num_stages", 0)]
+    ("name", "value"),
+    [("block_h", 24), ("block_t", 0), ("num_warps", 3), ("num_stages", 0), ("producer_warps", 3)],
 )
 def test_a_tile_that_cannot_be_is_refused(name, value):
     with pytest.raises(ValueError, match=f"tile: {name}={value}"):
         request.make_request(MODULE, "dot", {name: value})
+
+
+def test_a_block_has_at_most_32_warps_producers_included():
+    tile = {"num_warps": 32, "producer_warps": 0}
+    assert request.make_request(MODULE, "dot", tile).tile == tile
+    with pytest.raises(ValueError, match=r"tile: 32 \+ 4 warps"):
+        request.make_request(MODULE, "dot", tile | {"producer_warps": 4})
 
 
 def test_an_unknown_operator_is_named():

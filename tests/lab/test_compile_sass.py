@@ -43,6 +43,10 @@ def _read(*lines):
         ("STL.64", "local_store"),
         ("MUFU.EX2", "special"),
         ("UTMALDG.2D", "bulk_copy"),
+        ("USETMAXREG.TRY_ALLOC.CTAPOOL", "control"),
+        ("ELECT", "control"),
+        ("SYNCS.PHASECHK.TRANS64.TRYWAIT", "barrier"),
+        ("FENCE.VIEW.ASYNC.S", "barrier"),
         ("NEWOP", "other"),
     ],
 )

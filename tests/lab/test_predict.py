@@ -80,7 +80,8 @@ def test_pipes_by_hand():
     parameters = launch_model.parameters_of("sm_90") | PLAIN | {"scalar_conflicts": 4.0}
     device = predict.device_of("h200")
     launch = _launch(counts)
-    pipes = launch_model.pipe_clocks(launch.loop, launch, device, parameters)
+    [group] = launch.passing
+    pipes = launch_model.pipe_clocks(group, launch, device, parameters)
     assert pipes["integer"] == 96 * 128 / 64
     assert pipes["special"] == 4 * 128 / 16
     assert pipes["conversion"] == 8 * 128 / 64
@@ -88,8 +89,68 @@ def test_pipes_by_hand():
     # Two LDS.128 are four wavefronts each, three LDS.U8 four each by their conflicts, loads one each, six shuffles.
     assert pipes["memory pipe"] == 4 * (2 * 4 + 3 * 4 + 5 + 6)
     there = launch_model.parameters_of("sm_120") | PLAIN
-    unified = launch_model.pipe_clocks(launch.loop, launch, predict.device_of("rtx-pro-6000"), there)
+    unified = launch_model.pipe_clocks(group, launch, predict.device_of("rtx-pro-6000"), there)
     assert unified["fma and integer"] == 96 * 128 / 128 and "integer" not in unified
+
+
+PRODUCERS = {"block_h": 64, "block_t": 16, "num_warps": 8, "num_stages": 2, "producer_warps": 4}
+
+
+def _side_by_side(consumers, producers, around=None, rest=None, **how):
+    """A kernel of 8 consumers, in a loop that hands out work, and 4 producers."""
+    pieces = [consumers, around or _counts()]
+    dispatch = _sum(pieces)
+    whole = _sum([dispatch, producers, rest or _counts()])
+    loops = (Loop(0, 400, 1, dispatch), Loop(100, 200, 2, consumers), Loop(500, 600, 1, producers))
+    one = _compiled(whole, tile=PRODUCERS, **how)
+    one = dataclasses.replace(one, loops=loops, main_loop=loops[1], max_threads=384, registers=168)
+    return launch_model.Launch(one, 1, 100, 0.0, 0.0, pass_loads=(0, 1))
+
+
+def _sum(pieces):
+    widths = [width for piece in pieces for width in piece.widths.items()]
+    assert len({name for name, _ in widths}) == len(widths), "a class in two pieces"
+    classes = {name: sum(piece[name] for piece in pieces) for name in CLASSES}
+    return Counts(classes, dict(widths), {}, sum(piece.tensor_flops for piece in pieces))
+
+
+FETCH = {"global_load": 8, "widths": {"global_load": {16: 8}}}
+
+
+def test_producers_and_consumers_share_the_pipes_and_overlap():
+    """A pass takes as long as the slower group or the busiest pipe; each group counts with its own warps."""
+    launch = _side_by_side(_counts(tensor_flops=4096, tensor=1, fma=99), _counts(integer=992, **FETCH))
+    alone = launch_model.predict_launch(launch, "h200", PLAIN)
+    assert alone.pipes["issue"] == 100 * 8 / 4 + 1000 * 4 / 4 and alone.pipes["fma"] == 99 * 8 * 32 / 128
+    assert alone.pipes["integer"] == 992 * 4 * 32 / 64 and alone.latency == 0
+    assert alone.us == pytest.approx(100 * 1984 / 1980)
+    # A clock an instruction: the producers wait 1,000 beside their 1,984, longer than the consumers' 100 and 200
+    slow = launch_model.predict_launch(launch, "h200", PLAIN | {"instruction_latency": 1.0})
+    assert slow.latency == 1000 and slow.us == pytest.approx(100 * 2984 / 1980)
+    # What the producers' loads wait for counts in their chain alone
+    late = launch_model.predict_launch(launch, "h200", PLAIN | {"entry_latency": 100.0})
+    assert late.latency == pytest.approx(198)
+    busy = _side_by_side(_counts(tensor_flops=4096, tensor=1, fma=9999), _counts(integer=92, **FETCH))
+    hidden = launch_model.predict_launch(busy, "h200", PLAIN | {"entry_latency": 100.0})
+    assert hidden.latency == 0 and hidden.us == pytest.approx(100 * (10_000 * 2 + 100) / 1980)
+
+
+def test_ends_of_a_block_with_producers_follow_one_another():
+    """The consumers' code outside their loop lies in a loop that hands out work, and is still no pass."""
+    work = {"consumers": _counts(tensor_flops=4096, tensor=1), "producers": _counts(integer=92, **FETCH)}
+    bare = _side_by_side(**work)
+    assert [(group.demand.instructions, group.warps) for group in bare.ends] == [(0, 8), (0, 4)]
+    launch = _side_by_side(**work, around=_counts(fma=400), rest=_counts(conversion=300))
+    assert [(group.demand.fma, group.demand.conversion, group.warps) for group in launch.ends] == [
+        (400, 0, 8),
+        (0, 300, 4),
+    ]
+    more = [
+        launch_model.predict_launch(one, "h200", PLAIN | {"instruction_latency": 1.0}).us
+        for one in (bare, launch)
+    ]
+    busy = 400 * 8 / 4 + 300 * 4 * 32 / 64
+    assert more[1] - more[0] == pytest.approx((busy + 400 + 300) / 1980)
 
 
 def test_a_queue_by_hand():
@@ -161,6 +222,8 @@ def test_what_cannot_run_is_refused_with_a_reason():
     for bad in ({"impl": "cuda"}, {"batch": 0}, {"num_splits": 2}, {"scratch_bytes": 1}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             predict.point(**({"impl": "mma", "tile": TILE, "batch": 1} | bad))
+    with pytest.raises(ValueError, match="producer_warps=4 for 'mma'"):
+        predict.point("mma", PRODUCERS, 1)
 
 
 def test_a_split_row_has_more_blocks_fewer_passes_and_a_second_launch():
@@ -217,6 +280,45 @@ def test_unrolled_loops_and_repeated_scores_are_told_apart():
     assert predict.unrolled(twice) == 2 and predict.tensor_efficiency(twice) == 1
 
 
+def test_tiles_a_pass_with_producers_are_counted_in_both_loops():
+    one = 4 * 512 * 64 * 16
+    consumers = _counts(tensor_flops=one // 8, tensor=64, special=8)
+    enough = _counts(integer=9, global_load=6, widths={"global_load": {16: 6}})
+    launch = _side_by_side(consumers, enough)
+    assert predict.unrolled(launch.compiled) == 1 and predict.tensor_efficiency(launch.compiled) == 1
+    twice = _counts(tensor_flops=one // 4, tensor=128, special=16)
+    few = _side_by_side(twice, enough)
+    assert predict.unrolled(few.compiled) == 1, "the producers fetch one tile"
+    both = _side_by_side(twice, _counts(global_load=12, widths={"global_load": {16: 12}}))
+    assert predict.unrolled(both.compiled) == 2 and predict.tensor_efficiency(both.compiled) == 1
+
+
+def test_a_kernel_with_producers_is_read_as_it_is_launched():
+    """On real machine code: all warps count for occupancy, and each loop has the warps that run it."""
+    asked = [predict.point("staged", tile, 64, num_splits=2) for tile in tiles_with_producers("sm120")]
+    for one, code in zip(asked, predict.compile_points(asked, "rtx-pro-6000"), strict=True):
+        launch = predict.launches(one, code)[0]
+        assert launch.fit.threads == 32 * (one.tile["num_warps"] + one.tile["producer_warps"])
+        assert launch.fit.blocks == launch.fit.by_registers == 1
+        consumers, producers = launch.passing
+        assert (consumers.warps, producers.warps) == (one.tile["num_warps"], one.tile["producer_warps"])
+        assert consumers.demand.tensor_flops and not producers.demand.tensor_flops
+        assert (
+            producers.loads == (0, 1) and producers.demand.global_memory > consumers.demand.global_memory == 0
+        )
+        assert predict.tensor_efficiency(code[0]) == 1
+        for group in launch.ends:
+            assert 0 < group.demand.instructions < code[0].counts.total / 2
+
+
+def tiles_with_producers(device_class):
+    found = {
+        row.tile for row in tiles.choices() if row.device_class == device_class and row.tile.producer_warps
+    }
+    assert found
+    return sorted(found, key=str)
+
+
 def _stepped(compiled, instructions):
     """Tiles a pass by another road: how far the main loop moves the counter that its last branch tests."""
     inside = [i for i in instructions if compiled.main_loop.first <= i.address <= compiled.main_loop.last]
@@ -232,6 +334,7 @@ def _stepped(compiled, instructions):
 def test_no_compiled_kernel_handles_two_tiles_a_pass():
     """On real machine code: with 8 warps and 32 tokens warps repeat scores, which is no second tile."""
     asked = [predict.point(impl, predict_tile(impl), 1, num_splits=n) for impl, n in RUNGS]
+    asked += [predict.point("staged", tile, 1, num_splits=8) for tile in tiles_with_producers("sm120")]
     for one, code in zip(asked, predict.compile_points(asked, "rtx-pro-6000"), strict=True):
         assert all(kernel.ok for kernel in code), code
         assert predict.unrolled(code[0]) == 1, one
@@ -393,6 +496,15 @@ def test_rows_that_no_model_can_judge_are_left_out():
     wide = {"block_h": 64, "block_t": 64, "num_warps": 8, "num_stages": 1, "impl": "auto"}
     natives = predict_fit.points_of([row | wide | {"tile_class": kind} for kind in ("native", "sm120")])
     assert [asked.tile["wgmma"] for asked, _ in natives] == [True, False]
+    listed = {(row.device_class, row.tile) for row in tiles.choices()}
+    for name, tile in listed:
+        kind = "native" if name == "sm90" else "sm120"
+        sizes = {n: getattr(tile, n) for n in predict_fit.TILE}
+        [(asked, _)] = predict_fit.points_of([row | sizes | {"impl": "auto", "tile_class": kind}])
+        assert tiles.Tile(**asked.tile) == tile, "a record names a tile by its sizes"
+        columns = {"wgmma": str(int(tile.wgmma)), "producer_warps": str(tile.producer_warps)}
+        [(asked, _)] = predict_fit.points_of([row | sizes | columns | {"impl": "staged"}])
+        assert tiles.Tile(**asked.tile) == tile
     thrice = [row | {"median_us": us} for us in (4.0, 5.0, 9.0)]
     assert [us for _, us in predict_fit.points_of(thrice)] == [5.0]
 
@@ -415,6 +527,7 @@ def test_the_command_writes_points_and_constants(measurements, tmp_path, monkeyp
     assert "holdout  all" in capsys.readouterr().out
     with points.open() as file:
         written = list(csv.DictReader(file))
+    assert {row["producer_warps"] for row in written} == {"0"}
     assert len(written) == 32 and {row["split"] for row in written} == {"fit", "holdout"}
     assert predict.validation_of("sm_90")["count"] == sum(row["split"] == "holdout" for row in written)
     before, after = (list(csv.DictReader(text.splitlines())) for text in (original, constants.read_text()))
@@ -437,6 +550,9 @@ def test_timings_of_the_tuner_are_rows_too(tmp_path):
     path.write_text(json.dumps(timing) + "\n")
     [(asked, us)] = predict_fit.points_of(validation.read_rows(path))
     assert (asked.impl, asked.topk, asked.num_splits, us) == ("staged", 512, 16, 7.9)
+    path.write_text(json.dumps(timing | {"tile": [64, 64, 8, 2, True, 4]}) + "\n")
+    [(asked, _)] = predict_fit.points_of(validation.read_rows(path))
+    assert tiles.Tile(**asked.tile) == tiles.Tile(64, 64, 8, 2, True, 4)
 
 
 def test_a_kernel_left_out_is_judged_by_the_others(measurements):

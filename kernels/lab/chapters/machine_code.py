@@ -37,7 +37,7 @@ def mix(compiled: Compiled) -> pd.DataFrame:
     """Instructions of the main loop by group.
 
     Returns:
-        group, instructions (of one warp, one pass), share, per_pair (issued by all warps of a block for one
+        group, instructions (of one warp, one pass), share, per_pair (issued by all warps of the loop for one
         head and one token).
 
     Raises:
@@ -46,7 +46,7 @@ def mix(compiled: Compiled) -> pd.DataFrame:
     if compiled.main_loop is None:
         raise ValueError(f"compiled: got no main loop to count ({compiled.error or 'the kernel has none'})")
     counts = compiled.main_loop.counts
-    warps, pairs = compiled.max_threads // 32, loop_work(compiled)
+    warps, pairs = compiled.main_warps, loop_work(compiled)
     rows = []
     for group, classes in GROUPS.items():
         number = sum(counts.classes.get(name, 0) for name in classes)
@@ -63,15 +63,17 @@ def one_tile_a_pass(compiled: Compiled) -> bool:
     The token's payload, 576 bytes, is loaded once; indices, scales and repeated lanes add less than as much
     again where loads are wide. Only meaningful for the rungs with tensor products.
     """
-    counts = compiled.main_loop.counts
-    loaded = sum(counts.bytes_of(name) for name in ("global_load", "async_copy"))
-    return loaded * (compiled.max_threads // 32) < 2 * 576 * compiled.tile["block_t"]
+    loop, warps = compiled.main_loop, compiled.main_warps
+    if compiled.producer_loop is not None:
+        loop, warps = compiled.producer_loop, compiled.producer_warps
+    loaded = sum(loop.counts.bytes_of(name) for name in ("global_load", "async_copy"))
+    return loaded * warps < 2 * 576 * compiled.tile["block_t"]
 
 
 def issued_over_needed(compiled: Compiled) -> float:
     """Tensor operations that a pass issues, over the 4 * 512 a head-token pair that it needs."""
     counts = compiled.main_loop.counts
-    return counts.tensor_flops * (compiled.max_threads // 32) / (4 * 512 * loop_work(compiled))
+    return counts.tensor_flops * compiled.main_warps / (4 * 512 * loop_work(compiled))
 
 
 MEANING = {

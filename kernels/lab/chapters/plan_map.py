@@ -40,15 +40,19 @@ def table(candidates: int = 512) -> pd.DataFrame:
     )
 
 
-def _short(tile: Tile) -> str:
-    words = f"{tile.block_h}×{tile.block_t}"
-    return f"{words}, {tile.num_stages} buffers" if tile.num_stages > 1 else words
+def words(tile: Tile) -> str:
+    """A tile in the legend: "64×64, 2 buffers, 8 warps, wgmma, 4 producers"."""
+    parts = [f"{tile.block_h}×{tile.block_t}"]
+    parts += [f"{tile.num_stages} buffers"] * (tile.num_stages > 1)
+    parts += [f"{tile.num_warps} warps"] + ["wgmma"] * tile.wgmma
+    return ", ".join(parts + [f"{tile.producer_warps} producers"] * (tile.producer_warps > 0))
 
 
 def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:
     """One panel a class: heads down, batches across; a cell has its tile's colour and prints the splits."""
     tiles = sorted(
-        set(found["tile"]), key=lambda t: (t.wgmma, t.block_h, t.block_t, t.num_warps, t.num_stages)
+        set(found["tile"]),
+        key=lambda t: (t.wgmma, t.block_h, t.block_t, t.num_warps, t.num_stages, t.producer_warps),
     )
     look = {
         tile: (FACES[place % len(FACES)], HATCHES[place % len(HATCHES)]) for place, tile in enumerate(tiles)
@@ -75,7 +79,7 @@ def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:
     axes[-1, 0].set_xlabel("batch (requests); the number in a cell: splits")
     handles = [
         Rectangle((0, 0), 1, 1, facecolor=face, hatch=hatch, edgecolor="white",
-                  label=f"{_short(tile)}, {tile.num_warps} warps{', wgmma' if tile.wgmma else ''}")
+                  label=words(tile))
         for tile, (face, hatch) in look.items()
     ]  # fmt: skip
     fig.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8.5)

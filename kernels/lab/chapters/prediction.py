@@ -22,7 +22,7 @@ RUNGS = ("simt", "mma", "split_k", "staged")
 BATCHES = (1, 4, 16, 64)
 PUBLISHED = Path(__file__).resolve().parents[3] / "data" / "published.csv"
 COLUMNS = {
-    "impl": "rung", "tile": "tile (heads × tokens, warps)", "batch": "batch", "heads": "heads",
+    "impl": "rung", "tile": "tile (heads × tokens, warps + producers)", "batch": "batch", "heads": "heads",
     "candidates": "candidates", "num_splits": "splits", "measured_us": "measured (µs)",
     "predicted_us": "predicted (µs)", "error": "error", "cause": "likely cause",
 }  # fmt: skip
@@ -39,7 +39,8 @@ def points() -> tuple[pd.DataFrame, Evidence]:
             "python -m kernels.lab validate has not judged the model"
         )
     frame = pd.read_csv(predict.VALIDATION)
-    frame["tile"] = [f"{h} × {t}, {w}" for h, t, w in frame[["block_h", "block_t", "num_warps"]].to_numpy()]
+    sizes = frame[["block_h", "block_t", "num_warps", "producer_warps"]].to_numpy()
+    frame["tile"] = [f"{h} × {t}, {w}" + (f" + {p}" if p else "") for h, t, w, p in sizes]
     frame["candidates"] = frame["topk"] + frame["extra_topk"]
     frame["cause"] = [cause(row) for row in frame.to_dict("records")]
     newest = frame.sort_values("utc").iloc[-1]

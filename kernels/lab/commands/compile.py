@@ -15,6 +15,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--block-t", type=int)
     parser.add_argument("--num-warps", type=int)
     parser.add_argument("--num-stages", type=int)
+    parser.add_argument("--producer-warps", type=int, help="of rung staged: warps that only fetch")
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="of the kernel's signature"
     )
@@ -27,7 +28,8 @@ def _requests(arguments) -> list:
     from kernels.lab.compile import make_request
     from kernels.lab.compile.plans import default_tile, every_configuration
 
-    sizes = {n: getattr(arguments, n) for n in ("block_h", "block_t", "num_warps", "num_stages")}
+    names = ("block_h", "block_t", "num_warps", "num_stages", "producer_warps")
+    sizes = {name: getattr(arguments, name) for name in names}
     given = {name: value for name, value in sizes.items() if value is not None}
     if not arguments.op:
         if arguments.impl or given or arguments.option or arguments.sass or arguments.ptx:

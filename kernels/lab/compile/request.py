@@ -80,8 +80,13 @@ def make_request(op: str, impl: str, tile, target: str = "sm_120", **options) ->
                 f"tile: {name}={value!r} is no power of two, which Triton's blocks must be; "
                 f"try {near} or {max(near // 2, 1)}"
             )
-    if tile.get("num_warps", 4) > 32:
-        raise ValueError(f"tile: num_warps={tile['num_warps']}, accepted are 1, 2, 4, 8, 16 and 32")
+    producers = tile.get("producer_warps", 0)
+    if producers != 0 and not _is_power_of_two(producers):
+        raise ValueError(f"tile: producer_warps={producers!r}, accepted are 0 and powers of two")
+    if tile.get("num_warps", 4) + producers > 32:
+        raise ValueError(
+            f"tile: {tile.get('num_warps', 4)} + {producers} warps, accepted are up to 32 in a block"
+        )
     try:
         json.dumps(options)
     except TypeError as error:

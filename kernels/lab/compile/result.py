@@ -19,7 +19,8 @@ class Compiled:
         name: the kernel's name. num_warps, num_stages: its launch options.
         shared_bytes: shared memory of a block, as the launch asks for it (without the 1,024 bytes that the
             hardware reserves).
-        registers: 32-bit registers a thread. max_threads: threads a block.
+        registers: 32-bit registers a thread, as it is launched. max_threads: threads a block, those of
+            warps that the kernel adds to num_warps included.
         stack_bytes: local memory a thread, from `cuobjdump -res-usage`.
         spill_store_bytes, spill_load_bytes: bytes a thread, static, from `ptxas -v`.
         counts: instructions of the whole kernel; `main_loop`: of its main loop, None without a loop.
@@ -68,6 +69,24 @@ class Compiled:
     @property
     def block_t(self) -> int | None:
         return self.tile.get("block_t")
+
+    @property
+    def producer_warps(self) -> int:
+        """Warps of a block that run `producer_loop` instead of the main loop; 0 where all do the same."""
+        return self.tile.get("producer_warps", 0)
+
+    @property
+    def main_warps(self) -> int:
+        """Warps of a block that run the main loop."""
+        return self.max_threads // 32 - self.producer_warps
+
+    @property
+    def producer_loop(self) -> Loop | None:
+        """The loop of the warps that only fetch: of those without tensor instructions the one that loads most."""
+        if not self.producer_warps:
+            return None
+        fetching = [loop for loop in self.loops if loop.counts["global_load"] and not loop.counts["tensor"]]
+        return max(fetching, key=lambda loop: loop.counts.bytes_of("global_load"), default=None)
 
     def _file(self, suffix: str) -> Path:
         return cache_root() / self.key[:2] / f"{self.key}.{suffix}"

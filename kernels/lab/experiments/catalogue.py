@@ -106,8 +106,11 @@ TILES = (
 )
 
 
+PRODUCER_TILES = ((64, 64, 8, 2, True, 4), (64, 16, 8, 2, False, 4))
+
+
 def tile_sweep(profile: str) -> list[Point]:
-    """Tiles by batch by splits: what predictions are validated against."""
+    """Tiles by batch by splits: what predictions are validated against. Last, the staged tiles with producers."""
     tiles = {"quick": TILES[1:6:2], "full": TILES}[profile]
     shapes = {
         "quick": [(1, 512, 1), (1, 512, 8), (16, 512, 4), (64, 512, 2)],
@@ -123,7 +126,7 @@ def tile_sweep(profile: str) -> list[Point]:
             (16, 2048, 4),
         ],
     }[profile]
-    return [
+    points = [
         Point(
             SPARSE,
             "split_k",
@@ -135,6 +138,14 @@ def tile_sweep(profile: str) -> list[Point]:
         )
         for (h, t, warps), (batch, topk, splits) in product(tiles, shapes)
     ]
+    filled = {
+        "quick": [(16, 8), (64, 2)],
+        "full": [(16, 4), (16, 8), (64, 1), (64, 2), (128, 1), (128, 2)],
+    }[profile]
+    for tile, (batch, splits) in product(PRODUCER_TILES, filled):
+        kind = "native" if tile[4] else "sm120"
+        points.append(Point(SPARSE, "staged", batch, num_splits=splits, tile=tile, tile_class=kind))
+    return points
 
 
 def _tile_class(block_h: int, block_t: int) -> str:

@@ -15,8 +15,8 @@ class Point:
     op, impl, tile_class: as in measurements.csv. batch, heads, topk, swa_tokens, page_size: the shape.
         context,
     max_context: tokens, live and configured (indexer); for sparse MLA `context` is the live candidates of a
-    row where they are fewer than topk. num_splits: None lets the planner choose. tile: (block_h, block_t,
-    num_warps, num_stages) or None. scratch: 'bfloat16' or 'float32'. timers: how it is timed.
+    row where they are fewer than topk. num_splits: None lets the planner choose. tile: the fields of a `Tile`
+    in their order, or None. scratch: 'bfloat16' or 'float32'. timers: how it is timed.
     """
 
     op: str
