@@ -204,7 +204,9 @@ def test_an_edit_may_leave_out_what_lies_between():
 
 def test_a_compiler_that_fails_is_named():
     with pytest.raises(RuntimeError, match="SyntaxError"):
-        edited.compile_versions([[("LAUNCH = gl.constexpr(", "LAUNCH = = gl.constexpr(")]], Tile(16, 32, 4))
+        edited.compile_versions(
+            [{"staged": [("LAUNCH = gl.constexpr(", "LAUNCH = = gl.constexpr(")]}], Tile(16, 32, 4)
+        )
 
 
 def test_waits_and_the_warning():
@@ -290,7 +292,7 @@ def test_first_uses_of_a_loop():
     body = early_use.producers_body(LOOP)
     assert [one.address for one in body] == list(range(0x10, 0x70, 0x10))
     found = early_use.first_uses(body)
-    assert list(found["load"]) == ["LDG.E.128", "LDG.E.64"]
+    assert list(found["load"]) == ["LDG.E.128", "LDG.E.64"] and list(found["place"]) == [1, 2]
     assert list(found["between"]) == [0, 1]  # R6 is a part of the first load; R9 of the second
     assert list(found["same_pass"]) == [True, True]
     later = [one for one in body if one.mnemonic != "LDG.E.64"]
@@ -311,9 +313,11 @@ def test_an_address_is_read_and_a_destination_is_not():
 
 
 def test_words_are_not_read_in_the_pass_that_asked_for_them():
-    words, early = early_use.compare().itertuples(index=False)
-    assert words.loads == early.loads > early.same_pass > words.same_pass == 0
-    assert early.shortest < words.shortest
+    words, piece, early = early_use.compare().itertuples(index=False)
+    assert (
+        words.loads == piece.loads == early.loads > early.same_pass > words.same_pass == piece.same_pass == 0
+    )
+    assert early.shortest < words.shortest and piece.median < words.median
 
 
 def test_a_tile_waits_for_its_buffer_and_its_products_for_the_tile():

@@ -1,8 +1,8 @@
-"""When is a loaded register used? The producers' loop with rotary words kept whole, and with them taken apart.
+"""When is a loaded register read? The producers' loop as shipped, and as two attempts had it.
 
-A load does not make its warp wait; the first instruction that reads the loaded register does. The edit brings
-back how the first producers loaded the rotary part: as 16-bit numbers, which the compiler loads by the word and
-unpacks at once.
+A load does not make its warp wait; the first instruction that reads the loaded register does. One edit fetches a
+tile as one piece. The other loads the rotary part as the first producers did: as 16-bit numbers, which the compiler
+loads by the word and takes apart at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernels.lab.compile import sass
 from kernels.sparse_mla.tiles import Tile
 
 TILE = Tile(64, 64, 8, 2, True, 4)
-EDITS = (
+ROTARY = (
     (
         "R2: gl.constexpr = LAYOUTS[1]",
         "R2: gl.constexpr = gl.SliceLayout(1, LAYOUTS[2])",
@@ -35,7 +35,12 @@ EDITS = (
         "r = rope\n",
     ),
 )
-VERSIONS = {"as words, taken apart when stored": (), "as bfloat16": EDITS}
+ONE_PIECE = (("PARTS: gl.constexpr = 2 if BLOCK_T >= 64 else 1", "PARTS: gl.constexpr = 1"),)
+VERSIONS = {
+    "as shipped": {},
+    "a tile as one piece": {"specialised": ONE_PIECE},
+    "rotary part as bfloat16": {"staged": ROTARY},
+}
 # Instructions without a destination: every operand is read
 _READS_ALL = ("BAR", "BRA", "R2UR", "ST", "STG", "STL", "STS", "STSM", "SYNCS")
 _WIDTHS = {"64": 2, "128": 4}
@@ -65,8 +70,9 @@ def first_uses(body: Sequence[sass.Instruction]) -> pd.DataFrame:
     """Each load from global memory of a loop's body, in the order of issue, and when its value is first read.
 
     Returns:
-        load (mnemonic), between (instructions up to the first that reads one of its registers, through the end of
-        the body and on from its start; missing where none does), same_pass (whether that is before the end).
+        place (in the body), load (mnemonic), between (instructions up to the first that reads one of its registers,
+        through the end of the body and on from its start; missing where none does), same_pass (whether that is
+        before the end).
     """
     rows = []
     for place, instruction in enumerate(body):
@@ -76,8 +82,8 @@ def first_uses(body: Sequence[sass.Instruction]) -> pd.DataFrame:
         later = [*body[place + 1 :], *body[: place + 1]]
         between = next((n for n, one in enumerate(later) if reads(one) & wanted), None)
         same = between is not None and place + 1 + between < len(body)
-        rows.append((instruction.mnemonic, between, same))
-    return pd.DataFrame(rows, columns=["load", "between", "same_pass"])
+        rows.append((place, instruction.mnemonic, between, same))
+    return pd.DataFrame(rows, columns=["place", "load", "between", "same_pass"])
 
 
 def producers_body(text: str) -> list[sass.Instruction]:
@@ -87,33 +93,33 @@ def producers_body(text: str) -> list[sass.Instruction]:
         ValueError: no loop without products loads from global memory.
     """
     instructions, labels = sass.parse(text)
-    found = producers_loop(sass.loops(instructions, labels))
-    if found is None:
+    loops = sass.loops(instructions, labels)
+    fetching = [loop for loop in loops if not loop.counts["tensor"] and loop.counts["global_load"]]
+    if not fetching:
         raise ValueError("text: no loop without products loads from global memory")
+    found = max(fetching, key=lambda loop: (loop.counts["global_load"], loop.depth))
     return sass.body(instructions, labels, found)
 
 
-def producers_loop(loops: Sequence[sass.Loop]) -> sass.Loop | None:
-    """The loop that loads from global memory most often and multiplies nothing; the inner one of several."""
-    found = [loop for loop in loops if not loop.counts["tensor"] and loop.counts["global_load"]]
-    return max(found, key=lambda loop: (loop.counts["global_load"], loop.depth), default=None)
-
-
 def compare(tile: Tile = TILE) -> pd.DataFrame:
-    """Both versions compiled for sm_90.
+    """Every version compiled for sm_90.
 
     Returns:
-        rotary (how the rotary part is loaded), loads (of 16 bytes, in a pass of the producers' loop), same_pass (how
-        many of them are first read in the pass that asked), shortest and median (instructions in between).
+        version, loads (of 16 bytes, in a pass of the producers' loop), before_store (how many of them are issued
+        before the pass's last store of 16 bytes into shared memory), same_pass (how many are first read in the pass
+        that asked), shortest and median (instructions in between).
     """
     rows = []
     for name, built in zip(VERSIONS, compile_versions(list(VERSIONS.values()), tile), strict=True):
-        uses = first_uses(producers_body(built.sass))
+        body = producers_body(built.sass)
+        last_store = max(place for place, one in enumerate(body) if one.mnemonic == "STS.128")
+        uses = first_uses(body)
         wide = uses[uses["load"].str.contains(r"\.128")]
         rows.append(
             {
-                "rotary": name,
+                "version": name,
                 "loads": len(wide),
+                "before_store": int((wide["place"] < last_store).sum()),
                 "same_pass": int(wide["same_pass"].sum()),
                 "shortest": int(wide["between"].min()),
                 "median": float(wide["between"].median()),

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from kernels.sparse_mla.tiles import Tile
 ANYTHING = "⋯"
 """In the old text of an edit: whatever lies between."""
 Edit = tuple[str, str]
+Version = Mapping[str, Sequence[Edit]]
+"""Edits by module of `kernels.sparse_mla`: "staged", "specialised" or both; empty for the shipped sources."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,10 @@ def edited(source: str, edits: Sequence[Edit]) -> str:
     return source
 
 
-def compile_versions(versions: Sequence[Sequence[Edit]], tile: Tile, target: str = "sm_90") -> list[Built]:
+def compile_versions(versions: Sequence[Version], tile: Tile, target: str = "sm_90") -> list[Built]:
     """The rung with a tile, compiled for a target once for each of the versions.
 
-    versions: the edits of `kernels/sparse_mla/staged.py` that make a version; none for the shipped one. A tile with
-    producers compiles `specialised.py` on top of the edited helpers.
+    A tile with producers compiles `specialised.py` on top of the helpers in `staged.py`.
 
     Raises:
         RuntimeError: the compiler's process failed; its last words.
@@ -65,7 +66,7 @@ def compile_versions(versions: Sequence[Sequence[Edit]], tile: Tile, target: str
             "TRITON_INTERPRET": "0", "TRITON_ALWAYS_COMPILE": "1", "TRITON_DUMP_PTXAS_LOG": "1",
             "TRITON_CACHE_DIR": f"{folder}/cache", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path(),
         }  # fmt: skip
-        asked = {"versions": [list(edits) for edits in versions], "tile": asdict(tile), "target": target}
+        asked = {"versions": [dict(version) for version in versions], "tile": asdict(tile), "target": target}
         done = subprocess.run(
             [sys.executable, "-m", "kernels.lab.chapters.edited", folder],
             env=environment, input=json.dumps(asked), capture_output=True, text=True,
@@ -85,17 +86,18 @@ def _module(path: Path, source: str):
     return module
 
 
-def _kernel(edits: Sequence[Edit], tile: Tile, folder: Path, number: int):
+def _kernel(version: Version, tile: Tile, folder: Path, number: int):
     """The kernel of a tile, from edited sources that `inspect` can find again."""
     from kernels.sparse_mla import specialised, staged
 
     helpers = f"edited_staged_{number}"
-    source = edited(Path(staged.__file__).read_text(encoding="utf-8"), edits)
+    source = edited(Path(staged.__file__).read_text(encoding="utf-8"), version.get("staged", ()))
     module = _module(folder / f"{helpers}.py", source)
     if not tile.producer_warps:
         return module.staged_kernel
     source = Path(specialised.__file__).read_text(encoding="utf-8")
-    source = edited(source, [("from kernels.sparse_mla.staged import", f"from {helpers} import")])
+    imports = ("from kernels.sparse_mla.staged import", f"from {helpers} import")
+    source = edited(source, [imports, *version.get("specialised", ())])
     return _module(folder / f"edited_specialised_{number}.py", source).specialised_kernel
 
 
@@ -108,8 +110,8 @@ def main(folder: Path) -> None:
     asked = json.load(sys.stdin)
     tile, arch = Tile(**asked["tile"]), target_of(asked["target"]).arch
     answer = []
-    for number, edits in enumerate(asked["versions"]):
-        spec = replace(signature("staged", tile), fn=_kernel(edits, tile, folder, number))
+    for number, version in enumerate(asked["versions"]):
+        spec = replace(signature("staged", tile), fn=_kernel(version, tile, folder, number))
         _, cubin, _, log = compile_spec(spec, arch)
         path = folder / f"{number}.cubin"
         path.write_bytes(cubin)

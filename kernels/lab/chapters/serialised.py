@@ -48,7 +48,7 @@ def compile_pair(tile: Tile = TILE) -> pd.DataFrame:
         version ("reduced in each tile" as shipped, "carried as a tile"), products (HGMMA in the SASS), waits,
         registers, spill_bytes, warning (ptxas's words, "" where it is content).
     """
-    built = compile_versions([(), EDITS], tile)
+    built = compile_versions([{}, {"staged": EDITS}], tile)
     return pd.DataFrame(
         {
             "version": version,

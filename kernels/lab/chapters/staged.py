@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from kernels.lab import roofline
 from kernels.lab.chapters import split_cases
 from kernels.lab.chapters.early_use import TILE as SPECIALISED
-from kernels.lab.chapters.early_use import producers_loop
 from kernels.lab.chapters.overlap import MARKS
 from kernels.lab.chapters.serialised import waits
 from kernels.lab.compile import compile_many, make_request
@@ -313,15 +312,13 @@ def loops_of(one: Compiled) -> list[tuple[str, Loop, int]]:
     Raises:
         RuntimeError: a block with producers has no loop that fetches.
     """
-    producer_warps = one.tile.get("producer_warps", 0)
-    if not producer_warps:
-        return [("all", one.main_loop, one.max_threads // 32)]
-    fetching = producers_loop(one.loops)
-    if fetching is None:
+    if not one.producer_warps:
+        return [("all", one.main_loop, one.main_warps)]
+    if one.producer_loop is None:
         raise RuntimeError(f"{one.impl} {one.tile} for {one.target}: no producers' loop")
     return [
-        ("consumers", one.main_loop, one.tile["num_warps"]),
-        ("producers", fetching, producer_warps),
+        ("consumers", one.main_loop, one.main_warps),
+        ("producers", one.producer_loop, one.producer_warps),
     ]
 
 
