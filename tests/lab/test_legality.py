@@ -6,7 +6,10 @@ import pytest
 
 from kernels.lab import compile as lab
 from kernels.lab.compile import CLASSES, Compiled, Counts
+from kernels.lab.compile.classes import class_of
 from kernels.lab.compile.plans import OPERATORS, every_configuration
+from kernels.lab.occupancy import registers_per_block
+from kernels.sparse_mla.launch import CONSUMER_REGISTERS
 
 
 def _compiled(**changes):
@@ -49,6 +52,33 @@ def _legality(op: str, thorough: bool) -> dict[str, list[str]]:
     results = lab.compile_many(every_configuration("sm_120", [op], thorough))
     names = [f"{r.impl} {r.tile} {r.options}" for r in results]
     return {name: lab.legal(r) for name, r in zip(names, results, strict=True)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_120", "sm_90"])
+def test_every_instruction_of_a_shipped_kernel_has_a_class(target):
+    results = lab.compile_many(every_configuration(target))
+    assert len(results) > 20
+    unknown = {o for r in results for o in r.counts.opcodes if class_of(o) == "other"}
+    assert unknown == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_120", "sm_90"])
+def test_a_block_with_producers_has_its_registers_at_the_launch(target):
+    """Registers move between warps later, within those that the block was given: none may spill at any count."""
+    found = [r for r in lab.compile_many(every_configuration(target, ["sparse_mla"])) if r.producer_warps]
+    assert found
+    for one in found:
+        assert one.num_warps == one.producer_warps, "Triton is asked for the producers"
+        assert one.max_threads == 32 * (one.tile["num_warps"] + one.producer_warps)
+        assert f".maxnreg {one.registers}" in one.ptx
+        moved = set(re.findall(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s+(\d+)", one.ptx))
+        assert ("inc", str(CONSUMER_REGISTERS)) in moved
+        [producers] = [int(count) for way, count in moved if way == "dec"]
+        held = 32 * (CONSUMER_REGISTERS * one.main_warps + producers * one.producer_warps)
+        assert held <= registers_per_block(one.registers, one.max_threads)
+        assert lab.legal(one, target) == []
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from kernels.sparse_mla import layout, sparse_mla_decode, workspace_bytes
+from kernels.sparse_mla import layout, sparse_mla_decode
 from tests.sparse_mla import cases
 
 FILLS = (("K", "tile+1"), (0, 0), (1, "K"), (-3, "K+5"), ("tile-1", 0), (0, 1), ("K+5", "tile"))
@@ -49,11 +49,11 @@ def findings(case, out, lse) -> list[str]:
 
 def main(impl: str, batch: int = 24, heads: int = 64, width: int = 512, extra_width: int = 192) -> None:
     case, out, lse = prepare(batch, heads, width, extra_width, "cuda")
-    size = workspace_bytes(batch, heads, width, extra_width, device="cuda", impl=impl)
+    size = cases.needed_workspace(case, impl)
     workspace = torch.full((size,), cases.NAN_BYTE, dtype=torch.uint8, device="cuda")
 
     def step():
-        sparse_mla_decode(**case.arguments, impl=impl, out=out, lse=lse, workspace=workspace)
+        sparse_mla_decode(**case.arguments, **cases.how(impl), out=out, lse=lse, workspace=workspace)
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -35,7 +35,7 @@ def a_case(batch, heads, topk, swa, score, device):
 def measure(impl, batch, heads, topk, swa, score, device):
     """Relative RMS error of out, largest error of lse, and the largest lse error that float32 explains."""
     case = a_case(batch, heads, topk, swa, score, device)
-    out, lse = sparse_mla_decode(**case.arguments, impl=impl)
+    out, lse = sparse_mla_decode(**case.arguments, **cases.how(impl))
     expected = case.expected()
     _, bound = cases.bounds(expected, 0)
     error = (lse.double() - expected.lse).abs()

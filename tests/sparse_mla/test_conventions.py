@@ -22,7 +22,7 @@ def test_lse_is_the_natural_logarithm_without_the_sink(impl, device, tally):
     )
     sink = torch.full((1,), 2.0, device=device)
     for attn_sink in (None, sink):
-        out, lse = sparse_mla_decode(q, ones_cache(device), indices, attn_sink=attn_sink, impl=impl)
+        out, lse = sparse_mla_decode(q, ones_cache(device), indices, attn_sink=attn_sink, **cases.how(impl))
         expected = [0.0, math.log(2), math.log(3), math.inf]
         assert torch.allclose(lse[:, 0].double().cpu(), torch.tensor(expected).double(), atol=1e-6)
         extra = 0.0 if attn_sink is None else math.exp(2.0)
@@ -42,7 +42,7 @@ def test_halves_merged_by_their_lses_are_the_whole(impl, device, tally):
     halves = []
     for part in (slice(0, 13), slice(13, 30)):
         given = case.arguments | {"indices": side.indices[:, part].contiguous(), "topk_length": None}
-        halves.append([result.double() for result in sparse_mla_decode(**given, impl=impl)])
+        halves.append([result.double() for result in sparse_mla_decode(**given, **cases.how(impl))])
     (out_a, lse_a), (out_b, lse_b) = halves
     lse = torch.logaddexp(lse_a, lse_b)
     out = out_a * torch.exp(lse_a - lse)[..., None] + out_b * torch.exp(lse_b - lse)[..., None]
@@ -58,11 +58,11 @@ def test_two_caches_are_one_softmax(impl, device, tally):
     q = cases.make_query(1, 2, device=device)
     sink = torch.tensor([0.5, -1.0], device=device)
     slots = torch.arange(24, dtype=torch.int32, device=device)[None]
-    whole = sparse_mla_decode(q, pack_cache(kv, 53), slots, attn_sink=sink, impl=impl)
+    whole = sparse_mla_decode(q, pack_cache(kv, 53), slots, attn_sink=sink, **cases.how(impl))
     main, extra = pack_cache(kv[:15], 64), pack_cache(kv[15:], 2)
     halves = sparse_mla_decode(
         q, main, slots[:, :15].contiguous(), attn_sink=sink, extra_kv_cache=extra,
-        extra_indices=slots[:, :9].contiguous(), impl=impl,
+        extra_indices=slots[:, :9].contiguous(), **cases.how(impl),
     )  # fmt: skip
     assert torch.allclose(whole[1], halves[1], atol=1e-5)
     assert torch.allclose(whole[0].float(), halves[0].float(), rtol=2**-6, atol=2**-8)
@@ -88,14 +88,15 @@ def a_batch(batch, heads, width, device):
 
 @cases.on_every_device
 def test_a_row_alone_and_in_a_batch_bit_for_bit(impl, device, tally):
-    """`batch_invariant=True` promises it for every rung."""
+    """`batch_invariant=True` promises it for every rung, and so does one plan for all batches."""
     batch, heads, width = (3, 1, 18) if device == "cpu" else (32, 64, 512)
     tally("batch invariance, bit for bit", batch)
     case = a_batch(batch, heads, width, device)
-    out, lse = sparse_mla_decode(**case.arguments, impl=impl, batch_invariant=True)
+    chosen = cases.how(impl, batch_invariant=True)
+    out, lse = sparse_mla_decode(**case.arguments, **chosen)
     assert cases.compare(out, lse, case.expected(), 2) == []
     for row in (0, batch - 1):
-        alone = sparse_mla_decode(**rows_of(case, slice(row, row + 1)), impl=impl, batch_invariant=True)
+        alone = sparse_mla_decode(**rows_of(case, slice(row, row + 1)), **chosen)
         assert torch.equal(alone[0][0], out[row]) and torch.equal(alone[1][0], lse[row])
 
 
@@ -116,9 +117,9 @@ def test_launches_repeat_bit_for_bit(impl, device, tally):
     batch, heads, width, repeats = (1, 1, 18, 1) if device == "cpu" else (32, 64, 512, 50)
     tally("launches repeat bit for bit", repeats)
     case = a_batch(batch, heads, width, device)
-    first = sparse_mla_decode(**case.arguments, impl=impl)
+    first = sparse_mla_decode(**case.arguments, **cases.how(impl))
     for _ in range(repeats):
-        assert all(map(torch.equal, sparse_mla_decode(**case.arguments, impl=impl), first))
+        assert all(map(torch.equal, sparse_mla_decode(**case.arguments, **cases.how(impl)), first))
 
 
 @cases.on_every_device

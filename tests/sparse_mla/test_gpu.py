@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.sparse_mla import IMPLS, allocate_cache, layout, sparse_mla_decode, store_kv, workspace_bytes
+from kernels.sparse_mla import IMPLS, allocate_cache, layout, sparse_mla_decode, store_kv
 from tests.sparse_mla import captured_graph, cases
 
 ROOT = Path(__file__).parents[2]
 gpu = pytest.mark.gpu
+EVERY = (*IMPLS, *cases.runnable_producers())
 
 
 @pytest.mark.parametrize("lengths", captured_graph.FILLS)
@@ -35,7 +36,7 @@ def test_refilled_memory_is_what_the_kernel_reads(lengths):
 
 
 @gpu
-@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("impl", ["auto", *EVERY])
 def test_a_captured_graph_in_a_fresh_process(impl, tally):
     command = [sys.executable, "-m", "tests.sparse_mla.captured_graph", impl]
     environment = os.environ | {"TRITON_INTERPRET": "0"}
@@ -119,9 +120,9 @@ def test_page_offsets_past_two_to_the_31_bytes(tally):
     for cache in (case.main.cache, case.extra.cache):
         page_size, stride = cache.tensor.shape[1], cache.tensor.stride(0)
         assert int(cache.slots.max()) // page_size * stride > 2**31
-    for impl in IMPLS:
+    for impl in EVERY:
         tally("page offsets past 2**31 bytes", 3)
-        out, lse = sparse_mla_decode(**case.arguments, impl=impl)
+        out, lse = sparse_mla_decode(**case.arguments, **cases.how(impl))
         assert cases.compare(out, lse, case.expected(), cases.rounded_factors(impl)) == [], impl
 
 
@@ -147,36 +148,36 @@ def test_a_wide_batch_at_a_small_size():
 
 
 @gpu
-@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("impl", ["auto", *EVERY])
 def test_batches_of_65536_rows(impl, tally):
     batch = 65_536 + 16
     tally("batches of 65,536 rows", batch)
     small, given = wide_batch(batch, 16, "cuda")
-    out, lse = sparse_mla_decode(**given, impl=impl)
+    out, lse = sparse_mla_decode(**given, **cases.how(impl))
     assert cases.compare(out[-16:], lse[-16:], small.expected(), cases.rounded_factors(impl)) == []
     assert torch.equal(out.view(-1, 16, 16, 512), out[:16].expand(batch // 16, 16, 16, 512))
     assert torch.equal(lse.view(-1, 16, 16), lse[:16].expand(batch // 16, 16, 16))
 
 
 @gpu
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", EVERY)
 def test_partial_results_past_two_to_the_31_bytes(impl, tally):
     """out and scratch of more than 2**31 bytes: 64-bit offsets in every store."""
     batch, heads = 16_400, 128
     tally("results past 2**31 bytes", batch)
     small, given = wide_batch(batch, heads, "cuda")
-    out, lse = sparse_mla_decode(**given, impl=impl, **({"num_splits": 2} if impl == "split_k" else {}))
+    splits = {"num_splits": 2} if impl == "split_k" else {}
+    out, lse = sparse_mla_decode(**given, **cases.how(impl, **splits))
     assert out.nbytes > 2**31
     assert cases.compare(out[-16:], lse[-16:], small.expected(), cases.rounded_factors(impl)) == []
 
 
 @gpu
-@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("impl", ["auto", *EVERY])
 def test_no_allocation_and_no_synchronisation(impl):
     case, out, lse = captured_graph.prepare(4, 64, 512, 64, "cuda")
-    size = workspace_bytes(4, 64, 512, 64, device="cuda", impl=impl)
-    workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
-    given = case.arguments | {"out": out, "lse": lse, "workspace": workspace, "impl": impl}
+    workspace = torch.empty(cases.needed_workspace(case, impl), dtype=torch.uint8, device="cuda")
+    given = case.arguments | {"out": out, "lse": lse, "workspace": workspace} | cases.how(impl)
     sparse_mla_decode(**given)
     torch.cuda.synchronize()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
@@ -208,7 +209,7 @@ def microseconds(step, repeats=30):
 
 
 @gpu
-@pytest.mark.parametrize("impl", [impl for impl in IMPLS if impl not in ("serial", "simt")])
+@pytest.mark.parametrize("impl", [impl for impl in EVERY if impl not in ("serial", "simt")])
 def test_time_follows_the_live_length(impl, tally):
     """64 live candidates under an index width of 8,192 cost what they cost under one of 64, within 1.2.
 
@@ -221,9 +222,9 @@ def test_time_follows_the_live_length(impl, tally):
         cache = cases.make_cache(64, 2000, device="cuda")
         side = cases.make_side(cache, [("dense", 64)] * 16, width, 64)
         case = cases.Case(cases.make_query(16, 64, device="cuda"), side)
-        out, lse = sparse_mla_decode(**case.arguments, impl=impl, **splits)
+        out, lse = sparse_mla_decode(**case.arguments, **cases.how(impl, **splits))
         assert cases.compare(out, lse, case.expected(), cases.rounded_factors(impl)) == []
         scratch = torch.empty(cases.needed_workspace(case, impl, **splits), dtype=torch.uint8, device="cuda")
-        given = case.arguments | splits | {"impl": impl, "out": out, "lse": lse, "workspace": scratch}
+        given = case.arguments | cases.how(impl, **splits) | {"out": out, "lse": lse, "workspace": scratch}
         times.append(microseconds(lambda given=given: sparse_mla_decode(**given)))
     assert times[1] <= 1.2 * times[0], times

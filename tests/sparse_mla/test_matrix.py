@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kernels.sparse_mla import Plan, Tile, sparse_mla_decode
+from tests.gpu import sanitize
 from tests.sparse_mla import cases, matrix
 from tests.sparse_mla.pairwise import covering
 
@@ -59,6 +61,53 @@ def test_the_plan_for_a_gpu_covers_every_value():
     seen = {row for _, _, rows in entries for row in rows}
     assert seen >= set(matrix.ALL_ROWS) | {(pattern, None) for pattern in cases.PATTERNS}
     assert {point["route"] for _, point, _ in entries} >= {("split_k", splits) for splits in matrix.SPLITS}
+
+
+def test_the_plan_for_a_gpu_has_the_tiles_with_producers_at_little_cost():
+    """Every width, length and pattern with each tile, final and partial; at most 15 % more calls and compilations."""
+    entries = matrix.gpu_points()
+    of_producers = [entry for entry in entries if entry[1]["route"][0] in cases.PRODUCERS]
+    others = [entry for entry in entries if entry not in of_producers]
+    for name in cases.runnable_producers():
+        mine = [entry for entry in of_producers if entry[1]["route"][0] == name]
+        for factor, values in {"width": matrix.WIDTHS, "sink": matrix.SINKS, "extra": matrix.EXTRAS,
+                               "heads": (20, 64), "view": matrix.VIEWS, "scratch": matrix.SCRATCH}.items():  # fmt: skip
+            assert {point[factor] for _, point, _ in mine} == set(values), (name, factor)
+        for splits in ({1}, {2, 7, 64}):
+            some = [entry for entry in mine if entry[1]["route"][1] in splits]
+            seen = {row for _, _, rows in some for row in rows}
+            assert seen >= set(matrix.ALL_ROWS) | {(pattern, None) for pattern in cases.PATTERNS}
+            assert {point["width"] for _, point, _ in some} == set(matrix.WIDTHS)
+    assert not any(matrix.unaligned(point) for _, point, _ in of_producers)
+    assert len(of_producers) <= 0.15 * len(others)
+    assert len(matrix.groups_of(of_producers)) <= 0.15 * len(matrix.groups_of(others))
+
+
+def test_a_plan_in_place_of_a_rung(monkeypatch):
+    """What a GPU runs with the tiles with producers, with a plan that the interpreter runs in their place."""
+    asked = []
+
+    def plan_of(name, num_splits=None):
+        asked.append((name, num_splits))
+        return Plan("split_k", Tile(16, 16, 4), num_splits or 2)
+
+    monkeypatch.setattr(cases, "producers_plan", plan_of)
+    rows = [("dense", "K"), ("none", "K"), ("alternating", "tile+1"), ("last", -3)]
+    for name, splits in matrix.producer_routes():
+        point = matrix.DEFAULTS | {"route": (name, splits), "width": 37, "heads": 2, "extra": 1, "page": 53}
+        assert matrix.run(point, rows) == []
+        assert (name, splits) in asked
+    calls = [call for name, call in sanitize.attention_calls("cuda") if "staged-producers" in name]
+    assert len(calls) == 8 * len(cases.runnable_producers())
+    out, lse = sparse_mla_decode(
+        **case_of_two().arguments, **cases.how("staged-producers", batch_invariant=True)
+    )
+    assert cases.compare(out, lse, case_of_two().expected(), 2) == []
+
+
+def case_of_two():
+    side = cases.make_side(cases.make_cache(53, 20), [("dense", "K"), ("last", "K")], 20, 16)
+    return cases.Case(cases.make_query(2, 2), side)
 
 
 @pytest.mark.gpu

@@ -8,6 +8,7 @@ import torch
 from kernels.sparse_mla import IMPLS, Plan, Tile, campaign_num_splits, workspace_bytes
 from kernels.sparse_mla import plan as planning
 from kernels.sparse_mla.plan import RTX_PRO_6000, Device, every_plan
+from tests.sparse_mla import cases
 
 H200 = Device(132, (9, 0), 232_448)
 SMALL = Device(1, (8, 0), 101_376)
@@ -101,6 +102,22 @@ def test_a_wrong_option_is_refused(name, options):
 def test_tiles_are_powers_of_two(sizes):
     with pytest.raises(ValueError, match="got .*, accepted are"):
         Tile(*sizes)
+
+
+def test_full_batches_of_64_heads_get_producers():
+    """The tiles with producers that the planner can choose are those that the tests on a GPU run."""
+    for batch in (32, 64, 128, 300):
+        plan = planning.plan(batch, 64, 512, tile_class="sm120")
+        assert plan.impl == "staged" and plan.tile.producer_warps and not plan.tile.wgmma
+    tiles = {plan.tile for device in (RTX_PRO_6000, H200) for plan in every_plan(device, "native")}
+    assert {tile for tile in tiles if tile.producer_warps} == set(cases.PRODUCERS.values())
+    assert planning.plan(128, 64, 512, device=H200).tile.wgmma
+
+
+def test_warps_of_a_block():
+    """Triton is asked for the producers, and the kernel calls on the consumers."""
+    for tile, launched, total in ((Tile(32, 32, 8), 8, 8), (Tile(64, 64, 8, 2, True, 4), 4, 12)):
+        assert (tile.launched_warps, tile.total_warps) == (launched, total)
 
 
 def test_blocks():
