@@ -370,8 +370,10 @@ def dependent_launch(tile: Tile, target: str = "sm_120") -> pd.DataFrame:
 
 
 def correctness(device: str) -> pd.DataFrame:
-    """Columns tile_class, lengths, output_error, lse_error: the rung against the float64 reference, NaN in
-    every byte that must not count. Empty on a CPU, where Gluon does not run.
+    """Columns tile_class (and the tile), lengths, output_error, lse_error: the rung against the float64 reference,
+    NaN in every byte that must not count. Empty on a CPU, where Gluon does not run.
+
+    Of each class the planner's tile for this batch, and those with producers, which it keeps for larger ones.
     """
     columns = ["tile_class", "lengths", "output_error", "lse_error"]
     if device != "cuda":
@@ -379,7 +381,11 @@ def correctness(device: str) -> pd.DataFrame:
     lengths = [(0, 1, 257, 512)[row % 4] for row in range(16)]
     made = split_cases.case(device, 16, 64, 512, lengths)
     want, rows = split_cases.reference(made), []
+    card, said = planning.device_of(made.q), ", ".join(map(str, lengths[:4]))
     for kind in ("native", "sm120"):
-        got = sparse_mla_decode(**made.arguments(), impl="staged", tile_class=kind)
-        rows.append((kind, ", ".join(map(str, lengths[:4])), *split_cases.errors(*got, *want)))
+        chosen = planning.plan(16, 64, 512, device=card, impl="staged", tile_class=kind)
+        fetching = [tile for tile in tile_candidates("staged", card, kind) if tile.producer_warps]
+        for one in dict.fromkeys([chosen, *(planning.Plan("staged", tile, 2) for tile in fetching)]):
+            got = sparse_mla_decode(**made.arguments(), plan=one)
+            rows.append((f"{kind}, {tile_words(one.tile)}", said, *split_cases.errors(*got, *want)))
     return pd.DataFrame(rows, columns=columns)
