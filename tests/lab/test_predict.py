@@ -502,6 +502,9 @@ def test_rows_that_no_model_can_judge_are_left_out():
         sizes = {n: getattr(tile, n) for n in predict_fit.TILE}
         [(asked, _)] = predict_fit.points_of([row | sizes | {"impl": "auto", "tile_class": kind}])
         assert tiles.Tile(**asked.tile) == tile, "a record names a tile by its sizes"
+        if tile.producer_warps and not tile.wgmma:
+            [(asked, _)] = predict_fit.points_of([row | sizes | {"impl": "auto", "tile_class": "native"}])
+            assert tiles.Tile(**asked.tile) == tile, "native on a card that is no Hopper"
         columns = {"wgmma": str(int(tile.wgmma)), "producer_warps": str(tile.producer_warps)}
         [(asked, _)] = predict_fit.points_of([row | sizes | columns | {"impl": "staged"}])
         assert tiles.Tile(**asked.tile) == tile
