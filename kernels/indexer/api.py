@@ -174,6 +174,7 @@ def indexer_topk(
         validate.reject("logits", type(logits).__name__, "a torch.Tensor")
     device = logits.device
     validate.check_tensor("logits", logits, device, torch.float32, ("B", "S"))
+    validate.check_current("logits", logits)
     batch, width = logits.shape
     validate.check_width("logits", width)
     if logits.stride(1) != 1 and width > 1:

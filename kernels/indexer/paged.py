@@ -60,7 +60,9 @@ def score_tile(
         keys = keys.to(queries.dtype)
     # [BLOCK_T, HEADS]
     per_head = tl.dot(keys, queries)
-    score = tl.sum(tl.maximum(per_head, 0.0) * weights[None, :], axis=1) * scale
+    # The maximum keeps NaN, as torch.relu does
+    positive = tl.maximum(per_head, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    score = tl.sum(positive * weights[None, :], axis=1) * scale
     return tl.where(page >= 0, score, float("-inf"))
 
 

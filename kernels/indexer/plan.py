@@ -26,6 +26,10 @@ class LogitsTile:
     programs_per_sm: int = 4
     group_rows: int = GROUP_ROWS
 
+    def __post_init__(self):
+        if self.block_t not in (64, 128):
+            raise ValueError(f"block_t: got {self.block_t}, accepted are 64 and 128")
+
 
 @dataclass(frozen=True)
 class TopkTile:
@@ -41,6 +45,13 @@ class TopkTile:
     merge_warps: int = 16
     max_slices: int = 32
     programs_per_sm: int = 8
+
+    def __post_init__(self):
+        for name in ("chunk", "merge_chunk"):
+            value = getattr(self, name)
+            # Two counts of a chunk share a word
+            if not 1 <= value < 32_768 or value & (value - 1):
+                raise ValueError(f"{name}: got {value}, accepted are powers of two below 32,768")
 
 
 LOGITS_TILES = {

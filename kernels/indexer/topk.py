@@ -164,7 +164,8 @@ def choose(keys, live, threshold, ties, exact, above_before, ties_before):
 @triton.jit
 def load_physical(position, live, table_ptr, stride_table_p, PAGE: tl.constexpr):
     """page * PAGE + entry of the live positions; -1 where the page is negative."""
-    page = tl.load(table_ptr + (position // PAGE) * stride_table_p, mask=live, other=-1)
+    column = (position // PAGE).to(tl.int64)
+    page = tl.load(table_ptr + column * stride_table_p, mask=live, other=-1)
     return tl.where(page >= 0, page * PAGE + position % PAGE, -1)
 
 

@@ -47,6 +47,12 @@ def check_impl(impl: str, accepted: tuple[str, ...]) -> None:
         reject("impl", repr(impl), " or ".join(repr(name) for name in accepted))
 
 
+def check_current(name: str, tensor) -> None:
+    """Require the current CUDA device: Triton launches there, whatever device a pointer belongs to."""
+    if tensor.device.type == "cuda" and tensor.device.index != torch.cuda.current_device():
+        reject(name, f"device {tensor.device}", f"the current device, cuda:{torch.cuda.current_device()}")
+
+
 def check_query(q) -> torch.Tensor:
     """`q` as [B, 64, 128]; [B, 1, 64, 128] is accepted, too."""
     if not isinstance(q, torch.Tensor):
@@ -59,6 +65,7 @@ def check_query(q) -> torch.Tensor:
         reject("q", f"shape {list(q.shape)}", f"[B, {INDEX_HEADS}, {INDEX_DIM}]")
     if q.stride(2) != 1:
         reject("q", f"stride {q.stride(2)} in the last dimension", "1")
+    check_current("q", q)
     return q
 
 

@@ -47,8 +47,8 @@ def why_not_staged(inputs) -> str | None:
     """Why rung `staged` cannot run these inputs here; None where it can."""
     if triton_mode.interpreted() or inputs.q.device.type != "cuda":
         return "it has no interpreter and needs a CUDA device"
-    if planning.device_of(inputs.q).capability < (8, 0):
-        return "it needs compute capability 8.0 or later"
+    if planning.device_of(inputs.q).capability < (9, 0):
+        return "it needs compute capability 9.0 or later"
     return launch.misaligned(inputs)
 
 
@@ -71,6 +71,8 @@ def _check_plan(plan) -> Plan:
         reject("plan", type(plan).__name__, "a Plan")
     if plan.impl not in IMPLS:
         reject("plan", f"impl={plan.impl!r}", f"one of {IMPLS}")
+    if plan.impl in ("serial", "simt") and plan.tile.block_h != 1:
+        reject("plan", f"block_h={plan.tile.block_h} with impl={plan.impl!r}", "1")
     most = planning.MAX_SPLITS if plan.impl in planning.SPLITTING else 1
     if not 1 <= plan.num_splits <= most:
         reject("plan", f"num_splits={plan.num_splits} with impl={plan.impl!r}", f"1 to {most}")

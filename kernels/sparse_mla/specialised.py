@@ -157,7 +157,9 @@ def consume(
                 a = q_smem.slice(c * 64, 64, dim=1).load(gl.DotOperandLayout(0, S2, 2))
                 b = k_tile.slice(c * 64, 64, dim=1).permute((1, 0)).load(gl.DotOperandLayout(1, S2, 2))
                 product = mma_v2(a, b, product)
-        scores = product * scale_log2 + bias_smem.index(buffer).load(gl.SliceLayout(0, S2))[None, :]
+        # By selection: a query of NaN, as in a padding row, must not reach a row without candidates
+        bias = bias_smem.index(buffer).load(gl.SliceLayout(0, S2))
+        scores = gl.where((bias == 0.0)[None, :], product * scale_log2, -float("inf"))
 
         m_new = gl.maximum(m, gl.max(scores, 1))
         reference = gl.where(m_new == -float("inf"), 0.0, m_new)

@@ -361,7 +361,8 @@ def staged_kernel(
                 a = q_smem.slice(c * 64, 64, dim=1).load(gl.DotOperandLayout(0, S2, 2))
                 b = k_tile.slice(c * 64, 64, dim=1).permute((1, 0)).load(gl.DotOperandLayout(1, S2, 2))
                 product = mma_v2(a, b, product)
-        scores = product * scale_log2 + bias[None, :]
+        # By selection: a query of NaN, as in a padding row, must not reach a row without candidates
+        scores = gl.where((bias == 0.0)[None, :], product * scale_log2, -float("inf"))
 
         m_new = gl.maximum(m, gl.max(scores, 1))
         reference = gl.where(m_new == -float("inf"), 0.0, m_new)

@@ -9,6 +9,8 @@ from kernels.sparse_mla.layout import BYTE_DTYPES, ENTRY_BYTES, HEAD_DIM
 
 MAX_PAGE_SIZE = (2**31 - 1) // ENTRY_BYTES  # a token's place in its page is computed in 32 bits
 
+MAX_HEADS = 65_535  # programs in a grid's second dimension
+
 
 class ArgumentError(ValueError):
     """An argument has a shape, dtype, stride, device or value that the operator does not accept."""
@@ -78,14 +80,17 @@ def check_query(q) -> torch.Tensor:
         reject("q", type(q).__name__, "a torch.Tensor")
     if q.device.type != "cuda" and not (q.device.type == "cpu" and triton_mode.interpreted()):
         reject("q", f"device {q.device}", "cuda, or cpu where Triton interprets (TRITON_INTERPRET=1)")
+    # Triton launches on the current device's current stream, whatever device a pointer belongs to
+    if q.device.type == "cuda" and q.device.index != torch.cuda.current_device():
+        reject("q", f"device {q.device}", f"the current device, cuda:{torch.cuda.current_device()}")
     if q.dtype != torch.bfloat16:
         reject("q", f"dtype {q.dtype}", "torch.bfloat16")
     if q.dim() == 4 and q.shape[1] == 1:
         q = q[:, 0]
     if q.dim() != 3 or q.shape[2] != HEAD_DIM:
         reject("q", f"shape {_shape(q)}", f"[batch, heads, {HEAD_DIM}] or [batch, 1, heads, {HEAD_DIM}]")
-    if q.shape[1] < 1:
-        reject("q", f"shape {_shape(q)}", "at least one head")
+    if not 1 <= q.shape[1] <= MAX_HEADS:
+        reject("q", f"shape {_shape(q)}", f"1 to {MAX_HEADS:,} heads")
     if q.stride(2) != 1:
         reject("q", f"strides {q.stride()}", "a last stride of 1")
     return q

@@ -67,3 +67,11 @@ def test_slices_fit_the_device_and_the_chunk(name):
 )
 def test_device_class(capability, name):
     assert plan.device_class(capability) == name
+
+
+def test_tiles_that_the_kernels_cannot_hold_are_refused():
+    with pytest.raises(ValueError, match="^block_t: got 32, accepted are 64 and 128"):
+        plan.LogitsTile(block_t=32)
+    for chunk in (0, 1000, 32_768):
+        with pytest.raises(ValueError, match=f"^chunk: got {chunk}, accepted are powers of two below 32,768"):
+            plan.TopkTile(chunk=chunk)

@@ -1,10 +1,12 @@
 """The front door: who serves a call, what may be passed in, and that results land where the caller said."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import kernels.sparse_mla.launch as launch
-from kernels.sparse_mla import Plan, Tile, pack_cache, sparse_mla_decode, workspace_bytes
+from kernels.sparse_mla import Plan, Tile, api, pack_cache, sparse_mla_decode, workspace_bytes
 from kernels.sparse_mla import plan as planning
 from tests.sparse_mla import cases
 
@@ -178,3 +180,18 @@ def test_pages_packed_by_an_engine():
     q, indices = torch.randn(1, 2, 512).bfloat16(), torch.tensor([[127, 0, 64, 63]], dtype=torch.int32)
     expected = sparse_mla_decode(q, packed, indices, impl="mma")
     assert all(map(torch.equal, sparse_mla_decode(q, layer, indices, impl="mma"), expected))
+
+
+def test_a_per_head_plan_has_tiles_of_one_head():
+    with pytest.raises(ValueError, match="^plan: got block_h=16 with impl='simt', accepted is 1"):
+        sparse_mla_decode(**a_case().arguments, plan=Plan("simt", Tile(16, 16, 8)))
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9)])
+def test_before_hopper_the_staged_rung_is_not_chosen(monkeypatch, capability):
+    """Its tiles with producers do not compile there, and the compiler ends the process over it."""
+    monkeypatch.setattr(api.triton_mode, "interpreted", lambda: False)
+    card = planning.Device(108, capability, 101_376)
+    monkeypatch.setattr(planning, "device_of", lambda tensor: card)
+    inputs = SimpleNamespace(q=SimpleNamespace(device=torch.device("cuda", 0)))
+    assert api.why_not_staged(inputs) == "it needs compute capability 9.0 or later"

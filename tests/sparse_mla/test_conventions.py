@@ -33,6 +33,42 @@ def test_lse_is_the_natural_logarithm_without_the_sink(impl, device, tally):
 
 
 @cases.on_every_device
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_query_that_nobody_wrote_reaches_no_empty_row(impl, value, device, tally):
+    """A padding row of a captured batch: its query may hold anything, its indices are all absent."""
+    tally("queries of NaN and infinity in empty rows", 2)
+    q = torch.full((2, 2, 512), value, dtype=torch.bfloat16, device=device)
+    indices = torch.full((2, 40), -1, dtype=torch.int32, device=device)
+    lengths = torch.tensor([40, 3], dtype=torch.int32, device=device)
+    for topk_length in (None, lengths):
+        out, lse = sparse_mla_decode(q, ones_cache(device), indices, topk_length, **cases.how(impl))
+        assert not out.any() and bool((lse == math.inf).all())
+
+
+@cases.on_every_device
+def test_queries_with_odd_strides(impl, device, tally):
+    """Rows of a wider tensor, 520 and 600 numbers apart: a rung that cannot read them says so, auto takes another."""
+    tally("strides of the queries", 2)
+    cache = cases.make_cache(53, 20, device=device)
+    case = cases.Case(
+        cases.make_query(2, 2, device=device),
+        cases.make_side(cache, [("dense", "K"), ("leading", "K")], 18, 16),
+    )
+    for width in (520, 600):
+        wide = torch.full((2, 2, width), math.nan, dtype=torch.bfloat16, device=device)
+        wide[..., :512] = case.q
+        given = case.arguments | {"q": wide[..., :512]}
+        if impl not in cases.INTERPRETABLE:
+            with pytest.raises(ValueError, match="a row of q does not start at a multiple of 32 bytes"):
+                sparse_mla_decode(**given, **cases.how(impl))
+            impl_of_call = {"impl": "auto"}
+        else:
+            impl_of_call = cases.how(impl)
+        out, lse = sparse_mla_decode(**given, **impl_of_call)
+        assert cases.compare(out, lse, case.expected(), cases.rounded_factors(impl)) == []
+
+
+@cases.on_every_device
 def test_halves_merged_by_their_lses_are_the_whole(impl, device, tally):
     tally("LSE convention", 2)
     cache = cases.make_cache(53, 40, device=device)
