@@ -1,7 +1,7 @@
 """Runs every kernel once at small shapes, for NVIDIA's compute-sanitizer.
 
     for tool in memcheck racecheck initcheck synccheck; do
-        compute-sanitizer --tool $tool --error-exitcode 1 python tests/gpu/sanitize.py
+        compute-sanitizer --tool $tool --num-cuda-barriers 64 --error-exitcode 1 python tests/gpu/sanitize.py
     done
 
 racecheck has been seen to end with 0 though it had printed hazards: read its last line.

@@ -37,9 +37,10 @@ def _git(*arguments: str) -> str | None:
 def git_commit() -> str | None:
     """The short commit hash, or None where the sources are no git checkout.
 
-    The environment variable KERNELS_COMMIT stands in for git on a machine that got a copy of the files.
+    The environment variable KERNELS_COMMIT goes before git: on a machine that got a copy of the files, a checkout
+    may be an older one.
     """
-    return _git("rev-parse", "--short=7", "HEAD") or os.environ.get("KERNELS_COMMIT") or None
+    return os.environ.get("KERNELS_COMMIT") or _git("rev-parse", "--short=7", "HEAD") or None
 
 
 def git_dirty() -> bool | None:
