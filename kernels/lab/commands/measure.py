@@ -18,6 +18,9 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="start no experiment after this time"
     )
+    parser.add_argument(
+        "--precompile", action="store_true", help="first compile in parallel what the experiments launch"
+    )
 
 
 def run(arguments) -> int:
@@ -38,6 +41,10 @@ def run(arguments) -> int:
     if unknown:
         print(f"measure: no experiment is called {', '.join(unknown)}; known are {', '.join(known)}")
         return 2
+    if arguments.precompile:
+        from kernels.lab import precompile
+
+        precompile.run(names, arguments.profile)
     lab = SimpleNamespace(on_gpu=True, profile=arguments.profile, run=None, name="measure")
     begun, failed = time.perf_counter(), 0
     for name in names:
