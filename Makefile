@@ -69,7 +69,7 @@ $(SYNCED): requirements.txt pyproject.toml
 	@if [ "$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" != "$(SERIES)" ]; then \
 	  echo "Making $(VENV) with Python $(SERIES)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@echo "Installing requirements.txt into $(VENV)"
-	@$(PY) -m pip install -q -q --disable-pip-version-check -r requirements.txt
+	@$(PY) -m pip install -q -q --no-compile --disable-pip-version-check -r requirements.txt
 	@touch $@
 
 help:

@@ -17,7 +17,7 @@ from triton.compiler import ASTSource
 from kernels.sparse_mla import plan, signatures
 
 built = {}
-for arch, device in ((120, plan.RTX_PRO_6000), (90, plan.Device(132, (9, 0), 232_448))):
+for arch, device in ((120, plan.RTX_PRO_6000),):
     for impl in ("serial", "simt", "mma", "split_k", "combine"):
         chosen = plan.plan(4, 64, 512, 128, device=device, impl="split_k" if impl == "combine" else impl)
         spec = signatures.signature(impl, chosen.tile, has_length=True, extra_topk=128)
