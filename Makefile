@@ -17,6 +17,9 @@ PINS   := $(shell cat requirements.txt pyproject.toml | cksum | cut -d' ' -f1)
 SERIES := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 SYNCED := $(VENV)/.synced-$(SERIES)-$(PINS)
 
+# Dozens of short processes import the same modules: let Python keep their bytecode
+export PYTHONDONTWRITEBYTECODE :=
+
 RUN = $(PY) book/run.py --device $(DEVICE) --profile $(PROFILE) $(if $(FORCE),--force) $(if $(ONLY),--only $(ONLY))
 
 .PHONY: book test test-site test-gpu lint lab serve record pdf clean help
@@ -69,7 +72,7 @@ $(SYNCED): requirements.txt pyproject.toml
 	@if [ "$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" != "$(SERIES)" ]; then \
 	  echo "Making $(VENV) with Python $(SERIES)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@echo "Installing requirements.txt into $(VENV)"
-	@$(PY) -m pip install -q -q --no-compile --disable-pip-version-check -r requirements.txt
+	@$(PY) -m pip install -q -q --disable-pip-version-check -r requirements.txt
 	@touch $@
 
 help:

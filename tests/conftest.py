@@ -17,12 +17,6 @@ UNTRACED = (
     "decode_step/test_step.py",
     "decode_step/test_stages.py",
     "lab/test_chapters_split.py",
-    "lab/test_exercises.py",
-    "lab/test_profile.py",
-    "lab/test_variants.py",
-    "sparse_mla/test_accuracy.py",
-    "sparse_mla/test_api.py",
-    "sparse_mla/test_flash_mla.py",
 )
 
 

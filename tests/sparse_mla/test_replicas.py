@@ -46,6 +46,6 @@ def uneven_sums(ptx: str) -> int:
 
 
 def test_copies_of_a_sum_are_equal(compiled):
-    assert len(compiled) == 10
+    assert len(compiled) == 5
     assert any("shfl.sync.bfly" in ptx for ptx in compiled.values())
     assert {name: uneven_sums(ptx) for name, ptx in compiled.items() if uneven_sums(ptx)} == {}
