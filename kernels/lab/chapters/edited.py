@@ -6,6 +6,7 @@ brings back: the version is then compiled here and now, in a process that does n
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from kernels.lab.compile import binaries
-from kernels.lab.compile.request import python_path
+from kernels.lab.compile.request import cache_root, python_path, source_hash, tools_hash
 from kernels.sparse_mla.tiles import Tile
 
 ANYTHING = "⋯"
@@ -58,9 +59,14 @@ def compile_versions(versions: Sequence[Version], tile: Tile, target: str = "sm_
 
     A tile with producers compiles `specialised.py` on top of the helpers in `staged.py`.
 
+    What was compiled is kept beside the other compiled kernels, under a hash of sources, edits and tools.
+
     Raises:
         RuntimeError: the compiler's process failed; its last words.
     """
+    kept = _place(versions, tile, target)
+    if kept.exists():
+        return [Built(**one) for one in json.loads(kept.read_text(encoding="utf-8"))]
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {
             "TRITON_INTERPRET": "0", "TRITON_ALWAYS_COMPILE": "1", "TRITON_DUMP_PTXAS_LOG": "1",
@@ -74,7 +80,20 @@ def compile_versions(versions: Sequence[Version], tile: Tile, target: str = "sm_
         answer = Path(folder) / "answer.json"
         if done.returncode or not answer.exists():
             raise RuntimeError(f"compiling ended with status {done.returncode}: {done.stderr[-600:]}")
-        return [Built(**one) for one in json.loads(answer.read_text(encoding="utf-8"))]
+        text = answer.read_text(encoding="utf-8")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    draft = kept.with_name(f"{kept.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(kept)
+    return [Built(**one) for one in json.loads(text)]
+
+
+def _place(versions: Sequence[Version], tile: Tile, target: str) -> Path:
+    """Where the answer to these arguments is kept."""
+    own = Path(__file__).read_text(encoding="utf-8")
+    asked = [[dict(version) for version in versions], asdict(tile), target]
+    parts = [json.dumps(asked, sort_keys=True), source_hash("kernels.sparse_mla"), tools_hash(), own]
+    return cache_root() / "edited" / (hashlib.sha256("\n".join(parts).encode()).hexdigest() + ".json")
 
 
 def _module(path: Path, source: str):
