@@ -31,9 +31,10 @@ lint: $(SYNCED)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
+# In the order of the files: the longest test, the whole book, is in the first folder
 test: lint
-	$(PY) -m pytest -n 2 --dist loadscope -m "untraced and not gpu and not site"
-	$(PY) -m pytest -n 2 --dist loadscope -m "not gpu and not untraced and not site" --cov=kernels --cov-report=term:skip-covered
+	$(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m "untraced and not gpu and not site"
+	$(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not gpu and not untraced and not site" --cov=kernels --cov-report=term:skip-covered
 
 # In a real browser, on the site that `make book` has rendered; screenshots go to _build/screenshots.
 test-site: $(SYNCED)
