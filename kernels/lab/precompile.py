@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import astuple, dataclass, replace
 
-from kernels.lab.experiments import catalogue
+from kernels.lab.experiments import catalogue, decode_step
 from kernels.lab.experiments.point import Point
 from kernels.sparse_mla.plan import SPLITTING
 
@@ -54,9 +54,7 @@ def tasks(names, profile: str, planned) -> list[Task]:
     """
     found: dict[str, Task] = {}
     for name in names:
-        if name in ("decode_step", "decode_step_profile"):
-            from kernels.lab.experiments import decode_step
-
+        if name in (decode_step.TIMES, decode_step.PROFILE):
             new = [
                 Task("decode_step", batch=batch) for batch in {s.batch for s in decode_step.shapes(profile)}
             ]
@@ -84,11 +82,9 @@ def compile_one(task: Task) -> str | None:
 
     try:
         if task.kind == "decode_step":
-            from kernels import decode_step
+            from kernels.decode_step import build
 
-            step = decode_step.build(
-                "fused_glue", batch=task.batch, context=8192, max_context=8192, device="cuda"
-            )
+            step = build("fused_glue", batch=task.batch, context=8192, max_context=8192, device="cuda")
             step.forward()
         else:
             module = importlib.import_module(f"kernels.lab.experiments.{task.kind}")

@@ -8,51 +8,29 @@ what these experiments are about.
 import triton
 import triton.language as tl
 
-from kernels.sparse_mla._dequantize import INTERPRETED, to_bfloat16
+from kernels.sparse_mla._dequantize import INTERPRETED, PACKED, to_bfloat16
 from kernels.sparse_mla._tile import load_length, locate
 
-# Four e4m3 bytes in a word to four bfloat16: the text of `_dequantize` for a tile of bytes, without the scale
-_UNPACK = tl.constexpr("""
-{
-.reg .b32 low, high, a, b;
-prmt.b32 low, $2, 0, 0x1404;
-prmt.b32 high, $2, 0, 0x3424;
-shr.u32 a, low, 4;
-shr.u32 b, high, 4;
-and.b32 low, low, 0x80008000;
-and.b32 high, high, 0x80008000;
-and.b32 a, a, 0x07f007f0;
-and.b32 b, b, 0x07f007f0;
-or.b32 low, low, a;
-or.b32 high, high, b;
-mov.b32 a, 0x7b807b80;
-mov.b32 b, 0x80008000;
-fma.rn.bf16x2 $0, low, a, b;
+# Bytes spread over two words, signs and the rest in their places: the text of the rungs up to its multiplications
+_SPREAD = PACKED.value.partition("fma")[0].replace("$4", "$2")
+# Four e4m3 bytes in a word to four bfloat16, without a scale
+_UNPACK = tl.constexpr(
+    _SPREAD
+    + """fma.rn.bf16x2 $0, low, a, b;
 fma.rn.bf16x2 $1, high, a, b;
 }
-""")
+"""
+)
 # The same with a scale for each number, bfloat16
-_UNPACK_SCALED = tl.constexpr("""
-{
-.reg .b32 low, high, a, b;
-prmt.b32 low, $2, 0, 0x1404;
-prmt.b32 high, $2, 0, 0x3424;
-shr.u32 a, low, 4;
-shr.u32 b, high, 4;
-and.b32 low, low, 0x80008000;
-and.b32 high, high, 0x80008000;
-and.b32 a, a, 0x07f007f0;
-and.b32 b, b, 0x07f007f0;
-or.b32 low, low, a;
-or.b32 high, high, b;
-mov.b32 a, 0x7b807b80;
-mov.b32 b, 0x80008000;
-fma.rn.bf16x2 low, low, a, b;
+_UNPACK_SCALED = tl.constexpr(
+    _SPREAD
+    + """fma.rn.bf16x2 low, low, a, b;
 fma.rn.bf16x2 high, high, a, b;
 fma.rn.bf16x2 $0, low, $3, b;
 fma.rn.bf16x2 $1, high, $4, b;
 }
-""")
+"""
+)
 
 
 @triton.jit
