@@ -18,8 +18,9 @@ STAGED_SEGMENT = 256
 LOG2_E = 1.4426950408889634
 # Registers a thread of the multiplying warps; the fetching ones get the rest of a multiprocessor's 65,536
 CONSUMER_REGISTERS = 192
-COMBINE_CHUNK = 8
-COMBINE_WARPS = 2
+COMBINE_WARPS = 8
+# Splits whose loads the combine kernel has on their way at once
+COMBINE_STAGES = 8
 
 
 def _words(candidates: Candidates) -> bool:
@@ -99,8 +100,7 @@ def combine_arguments(inputs, partial_out, partial_lse, out, lse, num_splits: in
         "partial_lse_ptr": partial_lse,
         "heads": inputs.q.shape[1],
         "num_splits": num_splits,
-        "BLOCK_S": triton.next_power_of_2(num_splits),
-        "CHUNK_S": min(COMBINE_CHUNK, triton.next_power_of_2(num_splits)),
+        "CHUNK_S": min(COMBINE_STAGES, triton.next_power_of_2(num_splits)),
         "OVERLAP": overlap,
     }
 
@@ -155,6 +155,10 @@ def staged_kernel_of(tile: Tile):
         from kernels.sparse_mla.specialised import specialised_kernel
 
         return specialised_kernel
+    if tile.token_rows:
+        from kernels.sparse_mla.few_heads import few_heads_kernel
+
+        return few_heads_kernel
     from kernels.sparse_mla.staged import staged_kernel
 
     return staged_kernel

@@ -26,11 +26,12 @@ from kernels.sparse_mla.staged import (
     LAUNCH,
     WAIT,
     fetch_tile,
-    load_length,
     load_scales,
     load_slots,
     locate,
+    multiply_rows,
     packed,
+    share_of_row,
     store_tile,
     write_result,
 )
@@ -152,11 +153,7 @@ def consume(
             )
             product = warpgroup_mma_wait(0, deps=[product_token])
         else:
-            product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
-            for c in gl.static_range(8):
-                a = q_smem.slice(c * 64, 64, dim=1).load(gl.DotOperandLayout(0, S2, 2))
-                b = k_tile.slice(c * 64, 64, dim=1).permute((1, 0)).load(gl.DotOperandLayout(1, S2, 2))
-                product = mma_v2(a, b, product)
+            product = multiply_rows(q_smem, k_tile, BLOCK_H, BLOCK_T, 4 if BLOCK_H < 64 else 2, S2)
         # By selection: a query of NaN, as in a padding row, must not reach a row without candidates
         bias = bias_smem.index(buffer).load(gl.SliceLayout(0, S2))
         scores = gl.where((bias == 0.0)[None, :], product * scale_log2, -float("inf"))
@@ -185,7 +182,7 @@ def consume(
     else:
         accs = (acc_0, acc_1, acc_2, acc_3)
     write_result(
-        q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last, heads,
+        q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, heads,
         stride_out_row, stride_out_head, stride_lse_row, HAS_SINK, BLOCK_H, FINAL, LM, LA,
     )  # fmt: skip
 
@@ -218,15 +215,10 @@ def specialised_kernel(
     split = gl.program_id(2)
     num_splits = gl.num_programs(2)
     head_first = gl.program_id(1) * BLOCK_H
-    length = load_length(length_ptr, row, stride_length, topk, HAS_LENGTH)
-    tiles = (length + BLOCK_T - 1) // BLOCK_T
-    all_tiles = tiles
-    extra_length = 0
-    if HAS_EXTRA:
-        extra_length = load_length(extra_length_ptr, row, stride_extra_length, extra_topk, HAS_EXTRA_LENGTH)
-        all_tiles += (extra_length + BLOCK_T - 1) // BLOCK_T
-    first = split * all_tiles // num_splits
-    last = (split + 1) * all_tiles // num_splits
+    length, extra_length, tiles, first, last = share_of_row(
+        length_ptr, extra_length_ptr, row, stride_length, stride_extra_length, topk, extra_topk, BLOCK_T,
+        HAS_LENGTH, HAS_EXTRA, HAS_EXTRA_LENGTH,
+    )  # fmt: skip
 
     q_smem = gl.allocate_shared_memory(gl.bfloat16, [BLOCK_H, 512], SMEM)
     k_smem = gl.allocate_shared_memory(gl.bfloat16, [BUFFERS, BLOCK_T, 512], SMEM)

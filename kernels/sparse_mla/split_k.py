@@ -3,7 +3,7 @@
 Grid (B, head groups, splits). A program takes its share of the row's live tiles, of both caches as if they
 were one list, and leaves a normalised partial output and its base-2 LSE in scratch; `combine` merges them. The
 share follows the row's length on the device, so the grid stays the same in a captured graph while lengths
-change. A split without tiles writes only its LSE of -inf: nobody reads the output that it never wrote.
+change. A split without tiles leaves zeros and an LSE of -inf.
 """
 
 import triton
@@ -41,7 +41,7 @@ def split_k_kernel(
     all_tiles = tiles + tl.cdiv(extra_length, BLOCK_T)
     first = split * all_tiles // num_splits
     last = (split + 1) * all_tiles // num_splits
-    # A split without tiles reads no query and writes no output: to it, there are no heads
+    # A split without tiles reads no query: to it, there are no heads
     live_heads = tl.where(first < last, heads, 0)
 
     acc_a, acc_b, acc_c, acc_r, m, total = attend(
@@ -52,5 +52,5 @@ def split_k_kernel(
     )  # fmt: skip
     empty = total == 0.0
     factor = tl.where(empty, 0.0, 1.0 / tl.where(empty, 1.0, total))
-    store_blocks(partial_out_ptr + partial * 512, head, live_heads, 512, acc_a, acc_b, acc_c, acc_r, factor)
+    store_blocks(partial_out_ptr + partial * 512, head, heads, 512, acc_a, acc_b, acc_c, acc_r, factor)
     tl.store(partial_lse_row, m + tl.log2(total), mask=head < heads)

@@ -37,6 +37,25 @@ def load_length(length_ptr, row, stride, capacity, HAS_LENGTH: gl.constexpr):
 
 
 @gluon.jit
+def share_of_row(
+    length_ptr, extra_length_ptr, row, stride_length, stride_extra_length, topk, extra_topk, BLOCK_T: gl.constexpr,
+    HAS_LENGTH: gl.constexpr, HAS_EXTRA: gl.constexpr, HAS_EXTRA_LENGTH: gl.constexpr,
+):  # fmt: skip
+    """The row's live lengths, tiles of its main cache, and the first and the last tile (excluded) of this split."""
+    length = load_length(length_ptr, row, stride_length, topk, HAS_LENGTH)
+    tiles = (length + BLOCK_T - 1) // BLOCK_T
+    all_tiles = tiles
+    extra_length = 0
+    if HAS_EXTRA:
+        extra_length = load_length(extra_length_ptr, row, stride_extra_length, extra_topk, HAS_EXTRA_LENGTH)
+        all_tiles += (extra_length + BLOCK_T - 1) // BLOCK_T
+    split = gl.program_id(2)
+    first = split * all_tiles // gl.num_programs(2)
+    last = (split + 1) * all_tiles // gl.num_programs(2)
+    return length, extra_length, tiles, first, last
+
+
+@gluon.jit
 def load_slots(
     indices_ptr, length, extra_indices_ptr, extra_length, first, last, tiles,
     HAS_EXTRA: gl.constexpr, BLOCK_T: gl.constexpr, SEGMENT: gl.constexpr, T1: gl.constexpr,
@@ -183,12 +202,41 @@ def store_tile(k_smem, nope, rope, scales, tile, BLOCK_T: gl.constexpr):
 
 
 @gluon.jit
+def multiply_rows(
+    a_smem, b_smem, M: gl.constexpr, N: gl.constexpr, SUMS: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """Rows of [M, 512] times rows of [N, 512] by `mma.sync` -> float32 [M, N].
+
+    In two or four sums of a few columns each: one sum of 512 would be a chain of 32 products that wait for one
+    another.
+    """
+    A: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
+    B: gl.constexpr = gl.DotOperandLayout(1, LAYOUT, 2)
+    WIDTH: gl.constexpr = 512 // SUMS
+    product = (gl.zeros([M, N], gl.float32, layout=LAYOUT),) * SUMS
+    for start in gl.static_range(0, WIDTH, 64):
+        longer = ()
+        for i in gl.static_range(SUMS):
+            a = a_smem.slice(i * WIDTH + start, 64, dim=1).load(A)
+            b = b_smem.slice(i * WIDTH + start, 64, dim=1).permute((1, 0)).load(B)
+            longer += (mma_v2(a, b, product[i]),)
+        product = longer
+    total = product[0] + product[1]
+    if SUMS == 4:
+        total += product[2] + product[3]
+    return total
+
+
+@gluon.jit
 def write_result(
-    q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last, heads,
+    q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, heads,
     stride_out_row, stride_out_head, stride_lse_row,
     HAS_SINK: gl.constexpr, BLOCK_H: gl.constexpr, FINAL: gl.constexpr, LM: gl.constexpr, LA: gl.constexpr,
 ):  # fmt: skip
-    """Write a block's result, or its partial result, from maxima, sums and the accumulator's column blocks."""
+    """Write a block's result, or its partial result, from maxima, sums and the accumulator's column blocks.
+
+    A split without tiles leaves zeros and an LSE of -inf.
+    """
     BLOCKS: gl.constexpr = len(accs)
     WIDTH: gl.constexpr = 512 // BLOCKS
     head = head_first + gl.arange(0, BLOCK_H, layout=LM)
@@ -202,13 +250,10 @@ def write_result(
         lse = gl.where(none, float("inf"), log_total * 0.6931471805599453)
         partial = row
         lse_row_ptr = lse_ptr + row * stride_lse_row
-        stored_heads = heads
     else:
         lse = gl.where(none, -float("inf"), log_total)
         partial = row * num_splits + split
         lse_row_ptr = lse_ptr + partial * heads
-        # A split without tiles writes no partial output: to it, there are no heads
-        stored_heads = gl.where(first < last, heads, 0)
     gl.store(lse_row_ptr + head, lse, mask=head < heads)
     factor = gl.convert_layout(gl.where(none, 0.0, 1.0 / denominator), LA)[:, None]
     if out_ptr.dtype.element_ty == gl.float32:
@@ -217,7 +262,7 @@ def write_result(
         a_column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LA.parent))[None, :]
         for b in gl.static_range(BLOCKS):
             gl.store(
-                a_row_ptr + b * WIDTH + a_column, accs[b] * factor, mask=(a_head < stored_heads)[:, None]
+                a_row_ptr + b * WIDTH + a_column, accs[b] * factor, mask=(a_head < heads)[:, None]
             )
     else:
         # The queries' buffer is free: bring the result through it into rows that are stored 16 bytes at a time
@@ -230,7 +275,7 @@ def write_result(
         else:
             o_row_ptr = out_ptr + (partial * heads + o_head.to(gl.int64)[:, None]) * 512
         o_column = gl.arange(0, 512, layout=gl.SliceLayout(0, O2))[None, :]
-        gl.store(o_row_ptr + o_column, q_smem.load(O2), mask=(o_head < stored_heads)[:, None])
+        gl.store(o_row_ptr + o_column, q_smem.load(O2), mask=(o_head < heads)[:, None])
 
 
 @gluon.jit
@@ -268,15 +313,10 @@ def staged_kernel(
     split = gl.program_id(2)
     num_splits = gl.num_programs(2)
     head_first = gl.program_id(1) * BLOCK_H
-    length = load_length(length_ptr, row, stride_length, topk, HAS_LENGTH)
-    tiles = (length + BLOCK_T - 1) // BLOCK_T
-    all_tiles = tiles
-    extra_length = 0
-    if HAS_EXTRA:
-        extra_length = load_length(extra_length_ptr, row, stride_extra_length, extra_topk, HAS_EXTRA_LENGTH)
-        all_tiles += (extra_length + BLOCK_T - 1) // BLOCK_T
-    first = split * all_tiles // num_splits
-    last = (split + 1) * all_tiles // num_splits
+    length, extra_length, tiles, first, last = share_of_row(
+        length_ptr, extra_length_ptr, row, stride_length, stride_extra_length, topk, extra_topk, BLOCK_T,
+        HAS_LENGTH, HAS_EXTRA, HAS_EXTRA_LENGTH,
+    )  # fmt: skip
     # A split without tiles reads no query: to it, there are no heads
     live_heads = gl.where(first < last, heads, 0)
 
@@ -356,11 +396,7 @@ def staged_kernel(
             else:
                 product, acc_value = warpgroup_mma_wait(0, deps=[product_token, acc])
         else:
-            product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
-            for c in gl.static_range(8):
-                a = q_smem.slice(c * 64, 64, dim=1).load(gl.DotOperandLayout(0, S2, 2))
-                b = k_tile.slice(c * 64, 64, dim=1).permute((1, 0)).load(gl.DotOperandLayout(1, S2, 2))
-                product = mma_v2(a, b, product)
+            product = multiply_rows(q_smem, k_tile, BLOCK_H, BLOCK_T, 4 if BLOCK_H < 64 else 2, S2)
         # By selection: a query of NaN, as in a padding row, must not reach a row without candidates
         scores = gl.where((bias == 0.0)[None, :], product * scale_log2, -float("inf"))
 
@@ -386,6 +422,6 @@ def staged_kernel(
     else:
         accs = (acc_0, acc_1, acc_2, acc_3)
     write_result(
-        q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last, heads,
+        q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, heads,
         stride_out_row, stride_out_head, stride_lse_row, HAS_SINK, BLOCK_H, FINAL, LM, LA,
     )  # fmt: skip
