@@ -22,29 +22,22 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 # The fields of a `Tile`: block_h, block_t, num_warps, buffers, wgmma, producer_warps
 TILES = {
     "sm120": [(16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0), (64, 16, 8, 1, False, 0),
-              (64, 16, 8, 2, False, 4)],
+              (64, 16, 8, 2, False, 4), (32, 16, 8, 2, False, 4), (16, 32, 4, 2, False, 4)],
     "sm90": [(16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0), (32, 32, 4, 1, False, 0),
-             (64, 32, 8, 1, True, 0), (64, 32, 8, 2, True, 0), (64, 64, 8, 1, True, 0), (64, 64, 8, 2, True, 4)],
+             (64, 32, 8, 1, True, 0), (64, 32, 8, 2, True, 0), (64, 64, 8, 1, True, 0), (64, 64, 8, 2, True, 4),
+             (64, 32, 8, 2, True, 4), (64, 64, 8, 1, True, 4)],
 }  # fmt: skip
 MOST_SPLITS = 64
 
 
 def split_counts(batch: int, heads: int, candidates: int, tile, sm_count: int) -> list[int]:
-    """Splits worth timing: about one and two blocks a multiprocessor, never more than there are tiles."""
+    """Splits worth timing: equal shares of the tiles that put about half a block to two on a multiprocessor."""
     groups, tiles = -(-heads // tile[0]), -(-candidates // tile[1])
     full = sm_count / (batch * groups)
-    wanted = {1 << max(0, round(exponent)) for exponent in _exponents(full)} | {
-        max(1, round(full)),
-        max(1, int(full)),
-    }
-    return sorted({min(split, tiles, MOST_SPLITS) for split in wanted})
-
-
-def _exponents(full: float) -> list[float]:
-    from math import log2
-
-    middle = log2(max(full, 1.0))
-    return [middle - 1, middle, middle + 1]
+    low, high = min(tiles, max(1, int(full / 2))), min(MOST_SPLITS, max(1, round(full * 2)))
+    # The fewest splits for each largest share; in between, some blocks would only have less to do
+    even = {-(-tiles // share) for share in range(1, tiles + 1)}
+    return sorted(count for count in even if low <= count <= high) or [low]
 
 
 def points(device_class: str, heads: int, candidates: int, batch: int, sm_count: int) -> list[Point]:
@@ -87,10 +80,11 @@ def tune(
     import torch
 
     sm_count = torch.cuda.get_device_properties(0).multi_processor_count
+    # Triton compiles a kernel again where an argument, such as the number of heads, is a multiple of 16
     tasks = [
         (tile, count, splits, window)
         for tile in {tile for name in device_classes for tile in TILES[name]}
-        for count in heads
+        for count in {min((h for h in heads if (h % 16 == 0) == even), default=0) for even in (True, False)} - {0}
         for splits in (1, 2)
         for window in {WINDOW if width == 640 else 0 for width in candidates}
     ]

@@ -18,9 +18,9 @@ STAGED_SEGMENT = 256
 LOG2_E = 1.4426950408889634
 # Registers a thread of the multiplying warps; the fetching ones get the rest of a multiprocessor's 65,536
 CONSUMER_REGISTERS = 192
-COMBINE_WARPS = 8
+COMBINE_WARPS = 4
 # Splits whose loads the combine kernel has on their way at once
-COMBINE_STAGES = 8
+COMBINE_STAGES = 16
 
 
 def _words(candidates: Candidates) -> bool:
@@ -155,10 +155,6 @@ def staged_kernel_of(tile: Tile):
         from kernels.sparse_mla.specialised import specialised_kernel
 
         return specialised_kernel
-    if tile.token_rows:
-        from kernels.sparse_mla.few_heads import few_heads_kernel
-
-        return few_heads_kernel
     from kernels.sparse_mla.staged import staged_kernel
 
     return staged_kernel

@@ -17,7 +17,7 @@ class Tile:
 
     `num_stages` is the depth of the loop's pipeline (rung `staged`: tile buffers in shared memory). The rest is for
     rung `staged` alone: `wgmma` asks for sm_90's warp-group products; `producer_warps` further warps fetch and
-    dequantise while `num_warps` multiply; `token_rows` makes tokens, not heads, the rows of the products.
+    dequantise while `num_warps` multiply.
     """
 
     block_h: int
@@ -26,7 +26,6 @@ class Tile:
     num_stages: int = 1
     wgmma: bool = False
     producer_warps: int = 0
-    token_rows: bool = False
 
     @property
     def launched_warps(self) -> int:
