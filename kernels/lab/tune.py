@@ -13,7 +13,7 @@ from itertools import product
 from kernels.lab import timing
 from kernels.lab.experiments import sparse
 from kernels.lab.experiments.point import Point
-from kernels.sparse_mla.tiles import TABLE
+from kernels.sparse_mla.tiles import RELEASES, TABLE
 
 HEADS = (8, 16, 32, 64)
 CANDIDATES = (512, 640, 2048)
@@ -84,7 +84,8 @@ def tune(
     tasks = [
         (tile, count, splits, window)
         for tile in {tile for name in device_classes for tile in TILES[name]}
-        for count in {min((h for h in heads if (h % 16 == 0) == even), default=0) for even in (True, False)} - {0}
+        for count in {min((h for h in heads if (h % 16 == 0) == even), default=0) for even in (True, False)}
+        - {0}
         for splits in (1, 2)
         for window in {WINDOW if width == 640 else 0 for width in candidates}
     ]
@@ -93,17 +94,17 @@ def tune(
             print("left out:", problem)
     rows, timings = [], []
     for name, count, width, batch in product(device_classes, heads, candidates, batches):
-        found = []
-        for point in points(name, count, width, batch, sm_count):
-            try:
-                case = sparse.build(point)
-                error, problem = case.check()
-                if problem is not None or not error <= case.tolerance:
-                    print("wrong:", point.tile, point.num_splits, error, problem)
-                    continue
-                found.append((timing.chain(case.calls, samples=samples, budget_s=0.03).median_us, point))
-            except Exception as failure:
-                print("failed:", point.tile, point.num_splits, type(failure).__name__, str(failure)[:100])
+        found = timed(points(name, count, width, batch, sm_count), samples)
+        # The best two again, with the combine kernel released later
+        found += timed(
+            [
+                replace(point, release=release)
+                for _, point in found[:2]
+                for release in list(RELEASES)[1:]
+                if point.num_splits > 1
+            ],
+            samples,
+        )
         if not found:
             continue
         found.sort(key=lambda pair: pair[0])
@@ -111,17 +112,34 @@ def tune(
         timings += [{**row_of(name, p), "us": round(us, 2)} for us, p in found]
         rows.append(row_of(name, best))
         print(
-            f"{name} H={count} K={width} B={batch}: {best_us:.2f} us with {best.tile}, {best.num_splits} splits",
+            f"{name} H={count} K={width} B={batch}: {best_us:.2f} us with {best.tile}, {best.num_splits} splits, "
+            f"released at {best.release}",
             flush=True,
         )
     return rows, timings
+
+
+def timed(points: list[Point], samples: int) -> list[tuple[float, Point]]:
+    """(microseconds, point) of the points whose result is right, the fastest first."""
+    found = []
+    for point in points:
+        try:
+            case = sparse.build(point)
+            error, problem = case.check()
+            if problem is not None or not error <= case.tolerance:
+                print("wrong:", point.tile, point.num_splits, error, problem)
+                continue
+            found.append((timing.chain(case.calls, samples=samples, budget_s=0.03).median_us, point))
+        except Exception as failure:
+            print("failed:", point.tile, point.num_splits, type(failure).__name__, str(failure)[:100])
+    return sorted(found, key=lambda pair: pair[0])
 
 
 def row_of(device_class: str, point: Point) -> dict:
     """A row of the table."""
     candidates = point.topk + point.swa_tokens
     return {"device_class": device_class, "heads": point.heads, "candidates": candidates, "batch": point.batch,
-            "tile": list(point.tile), "num_splits": point.num_splits}  # fmt: skip
+            "tile": list(point.tile), "num_splits": point.num_splits, "release": point.release}  # fmt: skip
 
 
 def merged(rows: list[dict], earlier: list[dict]) -> list[dict]:

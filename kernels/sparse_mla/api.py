@@ -9,6 +9,7 @@ from kernels.sparse_mla import launch
 from kernels.sparse_mla import plan as planning
 from kernels.sparse_mla.layout import HEAD_DIM
 from kernels.sparse_mla.plan import IMPLS, Plan
+from kernels.sparse_mla.tiles import RELEASES
 from kernels.sparse_mla.validate import check_inputs, check_output, check_slots, check_workspace, reject
 
 SCRATCH_DTYPES = (torch.bfloat16, torch.float32)
@@ -76,6 +77,8 @@ def _check_plan(plan) -> Plan:
     most = planning.MAX_SPLITS if plan.impl in planning.SPLITTING else 1
     if not 1 <= plan.num_splits <= most:
         reject("plan", f"num_splits={plan.num_splits} with impl={plan.impl!r}", f"1 to {most}")
+    if plan.release not in RELEASES:
+        reject("plan", f"release={plan.release!r}", f"one of {tuple(RELEASES)}")
     return plan
 
 

@@ -1,6 +1,20 @@
+"""The second kernel of split-K: merge a row's partial outputs by their LSEs, apply the sink, write the result.
+
+With partial outputs O_s, each normalised over its own candidates, and base-2 LSEs L_s, the whole row is
+sum(2**(L_s - L) O_s) / (sum(2**(L_s - L)) + 2**(sink - L)) with L the largest L_s. A partial of LSE -inf has no
+candidates: its output is read, because to know first would cost a second trip to memory, but it is not used.
+
+One program a head, so that batch 1 is 64 programs. All loads of a chunk are on their way before the first is
+used, 8 bytes each: wider ones would take more registers than the compiler is ready to give, and it would have them
+follow one another.
+"""
+
 import triton
 import triton.language as tl
+
 from kernels.sparse_mla._dequantize import to_bfloat16
+
+
 @triton.jit
 def combine_kernel(
     partial_out_ptr, partial_lse_ptr, sink_ptr, out_ptr, lse_ptr,
@@ -36,9 +50,12 @@ def combine_kernel(
         acc *= rescale
         total *= rescale
         for i in tl.static_range(CHUNK_S):
+            # By selection: an empty partial's output may be anything, and 0 * NaN is NaN
+            present = lses[i] > -float("inf")
             weight = tl.exp2(lses[i] - reference)
-            acc += tl.where(lses[i] > -float("inf"), outs[i].to(tl.float32), 0.0) * weight
+            acc += tl.where(present, outs[i].to(tl.float32), 0.0) * weight
             total += weight
+
     denominator = total
     if HAS_SINK:
         denominator += tl.exp2(sink - tl.where(m == -float("inf"), 0.0, m))

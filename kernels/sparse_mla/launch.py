@@ -11,7 +11,7 @@ from kernels.sparse_mla.mma import mma_kernel
 from kernels.sparse_mla.per_head import per_head_kernel
 from kernels.sparse_mla.plan import Plan
 from kernels.sparse_mla.split_k import split_k_kernel
-from kernels.sparse_mla.tiles import Tile
+from kernels.sparse_mla.tiles import RELEASES, Tile
 from kernels.sparse_mla.validate import Candidates, Inputs
 
 STAGED_SEGMENT = 256
@@ -20,7 +20,7 @@ LOG2_E = 1.4426950408889634
 CONSUMER_REGISTERS = 192
 COMBINE_WARPS = 4
 # Splits whose loads the combine kernel has on their way at once
-COMBINE_STAGES = 16
+COMBINE_CHUNK = 16
 
 
 def _words(candidates: Candidates) -> bool:
@@ -100,7 +100,7 @@ def combine_arguments(inputs, partial_out, partial_lse, out, lse, num_splits: in
         "partial_lse_ptr": partial_lse,
         "heads": inputs.q.shape[1],
         "num_splits": num_splits,
-        "CHUNK_S": min(COMBINE_STAGES, triton.next_power_of_2(num_splits)),
+        "CHUNK_S": min(COMBINE_CHUNK, triton.next_power_of_2(num_splits)),
         "OVERLAP": overlap,
     }
 
@@ -136,6 +136,7 @@ def staged_arguments(inputs: Inputs, plan: Plan, out, lse, partial_out, partial_
         arguments |= {"out_ptr": partial_out, "lse_ptr": partial_lse}
     arguments |= {
         "heads": inputs.q.shape[1],
+        "release": RELEASES["start" if final else plan.release],
         "UNIT": _unit(inputs),
         "BLOCK_H": tile.block_h,
         "BLOCK_T": tile.block_t,

@@ -30,11 +30,16 @@ RTX_PRO_6000 = Device(188, (12, 0), 101_376)
 
 @dataclass(frozen=True)
 class Plan:
-    """How one call is launched: the rung, its tile, and how many programs share a row's candidates."""
+    """How one call is launched: the rung, its tile, and how many programs share a row's candidates.
+
+    `release` says when the combine kernel of rung `staged` may start beside it: at its "start", when a block has
+    its "result", or at the blocks' "exit". Early is not always best: programs that wait crowd on idle SMs.
+    """
 
     impl: str
     tile: Tile
     num_splits: int = 1
+    release: str = "start"
 
     @property
     def scratch_splits(self) -> int:
@@ -115,8 +120,9 @@ def plan(
     # The campaign had no staged rung: its policy counts the head groups of the rungs that it had
     if impl == "staged" or (impl == "auto" and can_stage and policy == "default"):
         choice = staged_choice(batch, heads, topk + extra_topk, device, tile_class)
-        impl, tile, splits = "staged", choice.tile, choice.num_splits
+        impl, tile, splits, release = "staged", choice.tile, choice.num_splits, choice.release
     else:
+        release = "start"
         tile = plain_tile(impl, heads)
         tiles = -(-topk // tile.block_t) + -(-extra_topk // tile.block_t)
         splits = default_num_splits(batch, -(-heads // tile.block_h), tiles, device.sm_count)
@@ -126,7 +132,7 @@ def plan(
         splits = num_splits
     if impl == "auto":
         impl = "mma" if splits == 1 else "split_k"
-    return Plan(impl, tile, splits)
+    return Plan(impl, tile, splits, release)
 
 
 def batch_invariant_plan(

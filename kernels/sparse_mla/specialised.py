@@ -23,16 +23,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.sparse_mla.staged import (
     ABSENT,
-    LAUNCH,
-    WAIT,
     fetch_tile,
     load_scales,
     load_slots,
     locate,
     multiply_rows,
     packed,
+    release_successor,
     share_of_row,
     store_tile,
+    wait_for_predecessor,
     write_result,
 )
 
@@ -115,9 +115,9 @@ def produce(
 def consume(
     q_smem, k_smem, bias_smem, full, empty, ready,
     sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last,
-    heads, scale_log2, stride_out_row, stride_out_head, stride_lse_row,
+    heads, scale_log2, release, stride_out_row, stride_out_head, stride_lse_row,
     HAS_SINK: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr,
-    WGMMA: gl.constexpr, FINAL: gl.constexpr,
+    WGMMA: gl.constexpr, FINAL: gl.constexpr, OVERLAP: gl.constexpr,
 ):  # fmt: skip
     """Read the buffers in the producers' order; write the block's result or partial result."""
     WARPS: gl.constexpr = gl.num_warps()
@@ -181,6 +181,7 @@ def consume(
         accs = (acc,)
     else:
         accs = (acc_0, acc_1, acc_2, acc_3)
+    release_successor(release, OVERLAP)
     write_result(
         q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, heads,
         stride_out_row, stride_out_head, stride_lse_row, HAS_SINK, BLOCK_H, FINAL, LM, LA,
@@ -191,7 +192,7 @@ def consume(
 def specialised_kernel(
     q_ptr, kv_ptr, indices_ptr, length_ptr, extra_kv_ptr, extra_indices_ptr, extra_length_ptr,
     sink_ptr, out_ptr, lse_ptr,
-    heads, topk, extra_topk, scale_log2,
+    heads, topk, extra_topk, scale_log2, release,
     stride_q_row, stride_q_head, stride_page, stride_indices, stride_length,
     stride_extra_page, stride_extra_indices, stride_extra_length,
     stride_out_row, stride_out_head, stride_lse_row,
@@ -201,9 +202,7 @@ def specialised_kernel(
     WGMMA: gl.constexpr, FINAL: gl.constexpr, OVERLAP: gl.constexpr,
     CONSUMER_WARPS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    if OVERLAP:
-        gl.inline_asm_elementwise(WAIT, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
-        gl.inline_asm_elementwise(LAUNCH, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    wait_for_predecessor(release, OVERLAP)
     WARPS: gl.constexpr = gl.num_warps()
     if WGMMA:
         SMEM: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
@@ -249,8 +248,8 @@ def specialised_kernel(
                        PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, BUFFERS)),
             (consume, (q_smem, k_smem, bias_smem, full, empty, ready,
                        sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last,
-                       heads, scale_log2, stride_out_row, stride_out_head, stride_lse_row,
-                       HAS_SINK, BLOCK_H, BLOCK_T, BUFFERS, WGMMA, FINAL)),
+                       heads, scale_log2, release, stride_out_row, stride_out_head, stride_lse_row,
+                       HAS_SINK, BLOCK_H, BLOCK_T, BUFFERS, WGMMA, FINAL, OVERLAP)),
         ],
         [CONSUMER_WARPS],
         [CONSUMER_REGISTERS],

@@ -20,11 +20,31 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.sparse_mla._dequantize import HALVES, PACKED
+from kernels.sparse_mla.tiles import RELEASES
 
 # No address: far below any distance between two caches, and still in range when multiplied by UNIT
 ABSENT = gl.constexpr(-(1 << 58))
 WAIT = gl.constexpr("griddepcontrol.wait; // dummy $0")
 LAUNCH = gl.constexpr("griddepcontrol.launch_dependents; // dummy $0")
+AT_START = gl.constexpr(RELEASES["start"])
+AT_RESULT = gl.constexpr(RELEASES["result"])
+
+
+@gluon.jit
+def wait_for_predecessor(release, OVERLAP: gl.constexpr):
+    """Wait for the kernel before this one; let the next one start, if it should as early as this."""
+    if OVERLAP:
+        gl.inline_asm_elementwise(WAIT, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+        if release == AT_START:
+            gl.inline_asm_elementwise(LAUNCH, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def release_successor(release, OVERLAP: gl.constexpr):
+    """Let the next kernel start, if it should when a block is about to write."""
+    if OVERLAP:
+        if release == AT_RESULT:
+            gl.inline_asm_elementwise(LAUNCH, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -202,9 +222,7 @@ def store_tile(k_smem, nope, rope, scales, tile, BLOCK_T: gl.constexpr):
 
 
 @gluon.jit
-def multiply_rows(
-    a_smem, b_smem, M: gl.constexpr, N: gl.constexpr, SUMS: gl.constexpr, LAYOUT: gl.constexpr
-):
+def multiply_rows(a_smem, b_smem, M: gl.constexpr, N: gl.constexpr, SUMS: gl.constexpr, LAYOUT: gl.constexpr):
     """Rows of [M, 512] times rows of [N, 512] by `mma.sync` -> float32 [M, N].
 
     In two or four sums of a few columns each: one sum of 512 would be a chain of 32 products that wait for one
@@ -261,9 +279,7 @@ def write_result(
         a_row_ptr = out_ptr + (partial * heads + a_head.to(gl.int64)[:, None]) * 512
         a_column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LA.parent))[None, :]
         for b in gl.static_range(BLOCKS):
-            gl.store(
-                a_row_ptr + b * WIDTH + a_column, accs[b] * factor, mask=(a_head < heads)[:, None]
-            )
+            gl.store(a_row_ptr + b * WIDTH + a_column, accs[b] * factor, mask=(a_head < heads)[:, None])
     else:
         # The queries' buffer is free: bring the result through it into rows that are stored 16 bytes at a time
         for b in gl.static_range(BLOCKS):
@@ -282,7 +298,7 @@ def write_result(
 def staged_kernel(
     q_ptr, kv_ptr, indices_ptr, length_ptr, extra_kv_ptr, extra_indices_ptr, extra_length_ptr,
     sink_ptr, out_ptr, lse_ptr,
-    heads, topk, extra_topk, scale_log2,
+    heads, topk, extra_topk, scale_log2, release,
     stride_q_row, stride_q_head, stride_page, stride_indices, stride_length,
     stride_extra_page, stride_extra_indices, stride_extra_length,
     stride_out_row, stride_out_head, stride_lse_row,
@@ -291,9 +307,7 @@ def staged_kernel(
     BLOCK_H: gl.constexpr, BLOCK_T: gl.constexpr, SEGMENT: gl.constexpr, BUFFERS: gl.constexpr,
     WGMMA: gl.constexpr, FINAL: gl.constexpr, OVERLAP: gl.constexpr,
 ):  # fmt: skip
-    if OVERLAP:
-        gl.inline_asm_elementwise(WAIT, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
-        gl.inline_asm_elementwise(LAUNCH, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    wait_for_predecessor(release, OVERLAP)
     WARPS: gl.constexpr = gl.num_warps()
     WARPS_M: gl.constexpr = BLOCK_H // 16 if BLOCK_H // 16 < WARPS else WARPS
     WARPS_N: gl.constexpr = WARPS // WARPS_M
@@ -421,6 +435,7 @@ def staged_kernel(
         accs = (warpgroup_mma_wait(0, deps=[acc]),)
     else:
         accs = (acc_0, acc_1, acc_2, acc_3)
+    release_successor(release, OVERLAP)
     write_result(
         q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, heads,
         stride_out_row, stride_out_head, stride_lse_row, HAS_SINK, BLOCK_H, FINAL, LM, LA,

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+# When the combine kernel's programs may start to take their places: with the kernel before it, when a block of that
+# is about to write, or at the blocks' ends. The kernels take them as numbers, neither 1 nor multiples of 16: for
+# those Triton would compile them again.
+RELEASES = {"start": 2, "result": 3, "exit": 4}
 TABLE = Path(__file__).with_name("tuned.json")
 
 
@@ -62,6 +66,7 @@ class Choice:
     batch: int
     tile: Tile
     num_splits: int
+    release: str = "start"
 
 
 def device_class(device, tile_class: str) -> str:
@@ -73,10 +78,7 @@ def device_class(device, tile_class: str) -> str:
 def choices() -> tuple[Choice, ...]:
     """Every row of the table, in the order of the file."""
     rows = json.loads(TABLE.read_text())["staged"]
-    return tuple(
-        Choice(r["device_class"], r["heads"], r["candidates"], r["batch"], Tile(*r["tile"]), r["num_splits"])
-        for r in rows
-    )
+    return tuple(Choice(**row | {"tile": Tile(*row["tile"])}) for row in rows)
 
 
 def _up(values, wanted: int) -> int:

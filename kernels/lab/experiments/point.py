@@ -12,11 +12,11 @@ ENTRY_TOKENS = 4  # one indexer entry stands for four tokens of context
 class Point:
     """What to run.
 
-    op, impl, tile_class: as in measurements.csv. batch, heads, topk, swa_tokens, page_size: the shape.
-        context,
-    max_context: tokens, live and configured (indexer); for sparse MLA `context` is the live candidates of a
-    row where they are fewer than topk. num_splits: None lets the planner choose. tile: the fields of a `Tile`
-    in their order, or None. scratch: 'bfloat16' or 'float32'. timers: how it is timed.
+    op, impl, tile_class: as in measurements.csv. batch, heads, topk, swa_tokens, page_size: the shape. context,
+    max_context: tokens, live and configured (indexer); for sparse MLA `context` is the live candidates of a row
+    where they are fewer than topk. num_splits: None lets the planner choose. tile: the fields of a `Tile` in their
+    order, or None; release: that of the `Plan`, with a tile. scratch: 'bfloat16' or 'float32'. timers: how it is
+    timed.
     """
 
     op: str
@@ -31,6 +31,7 @@ class Point:
     num_splits: int | None = None
     tile_class: str = "native"
     tile: tuple | None = None
+    release: str = "start"
     scratch: str = "bfloat16"
     timers: tuple[str, ...] = ("chain",)
     stage: str = ""

@@ -159,7 +159,8 @@ def planned(point: Point, device: str):
                 impl=point.impl if point.impl in planning.SPLITTING else "split_k",
                 tile_class=point.tile_class,
             ).num_splits
-        return planning.Plan(point.impl, Tile(*point.tile), splits if point.impl in planning.SPLITTING else 1)
+        splits = splits if point.impl in planning.SPLITTING else 1
+        return planning.Plan(point.impl, Tile(*point.tile), splits, point.release)
     return planning.plan(
         point.batch,
         point.heads,
