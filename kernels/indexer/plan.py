@@ -55,7 +55,7 @@ class TopkTile:
 
 
 LOGITS_TILES = {
-    "sm90": LogitsTile(),
+    "sm90": LogitsTile(num_stages=3),
     "sm120": LogitsTile(num_stages=3, programs_per_sm=3),
     "interpreter": LogitsTile(num_stages=1, programs_per_sm=1),
 }

@@ -16,13 +16,13 @@ from kernels.lab import roofline
 from kernels.lab.compile import Compiled, compile_many, make_request
 from kernels.lab.devices import device_of
 from kernels.lab.launch_model import Launch, Prediction, chain, predict_launch
+from kernels.sparse_mla.launch import COMBINE_CHUNK, COMBINE_WARPS
 
 VALIDATION = Path(__file__).resolve().parents[2] / "data" / "model_validation.csv"
 ATTENTION = ("serial", "simt", "mma", "split_k", "staged")
 SPLITTING = ("split_k", "staged")
 PER_HEAD = ("serial", "simt")
-COMBINE_TILE = {"block_h": 1, "block_t": 1, "num_warps": 2, "num_stages": 1}
-COMBINE_CHUNK = 8
+COMBINE_TILE = {"block_h": 1, "block_t": 1, "num_warps": COMBINE_WARPS, "num_stages": 1}
 # (L2, DRAM) loads of a pass, one after the other, that nothing hides. The head-shared rungs fetch a tile ahead.
 # `serial` finds its index in L1, where the token before it brought it. Producers have nothing else to do while a
 # tile's bytes are on their way.
@@ -199,8 +199,8 @@ def launches(point: Point, compiled: list[Compiled]) -> list[Launch]:
             read if point.combines else work.bytes,
             requested + read - work.parts["kv"],
             scratch if point.combines else written,
-            # Scores add up 512 / 16 products one after the other, the output BLOCK_T / 16
-            tensor_chain=512 // 16 + max(block_t // 16, 1) if tensor else 0,
+            # Scores add up 512 / 16 products one after the other, or in several sums; the output BLOCK_T / 16
+            tensor_chain=512 // 16 // score_sums(point) + max(block_t // 16, 1) if tensor else 0,
             pass_loads=PRODUCER_LOADS if compiled[0].producer_warps else PASS_LOADS.get(point.impl, (0, 0)),
             end_loads=(1, 1),
             overlapped=pdl,
@@ -209,14 +209,21 @@ def launches(point: Point, compiled: list[Compiled]) -> list[Launch]:
     ]
     if point.combines:
         rounds = -(-point.num_splits // COMBINE_CHUNK)
-        # A chunk's LSEs say which of its partial outputs are there to be read
+        # A chunk's LSEs and partial outputs are on their way together
         result.append(
             Launch(
                 compiled[1], point.batch * point.heads, rounds, written, scratch, written,
-                pass_loads=(2, 0), end_loads=(2, 0), overlapped=pdl,
+                pass_loads=(1, 0), end_loads=(1, 0), overlapped=pdl,
             )
         )  # fmt: skip
     return result
+
+
+def score_sums(point: Point) -> int:
+    """Sums that a tile's scores are added up in, next to one another."""
+    if point.impl != "staged" or point.tile.get("wgmma"):
+        return 1
+    return 4 if point.tile["block_h"] < 64 else 2
 
 
 def device_target_overlaps(target: str) -> bool:

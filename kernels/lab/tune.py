@@ -22,10 +22,9 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 # The fields of a `Tile`: block_h, block_t, num_warps, buffers, wgmma, producer_warps
 TILES = {
     "sm120": [(16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0), (64, 16, 8, 1, False, 0),
-              (64, 16, 8, 2, False, 4), (32, 16, 8, 2, False, 4), (16, 32, 4, 2, False, 4)],
+              (64, 16, 8, 2, False, 4), (16, 32, 4, 2, False, 4)],
     "sm90": [(16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0), (32, 32, 4, 1, False, 0),
-             (64, 32, 8, 1, True, 0), (64, 32, 8, 2, True, 0), (64, 64, 8, 1, True, 0), (64, 64, 8, 2, True, 4),
-             (64, 32, 8, 2, True, 4), (64, 64, 8, 1, True, 4)],
+             (64, 32, 8, 1, True, 0), (64, 32, 8, 2, True, 0), (64, 64, 8, 1, True, 0), (64, 64, 8, 2, True, 4)],
 }  # fmt: skip
 MOST_SPLITS = 64
 

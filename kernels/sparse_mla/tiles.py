@@ -36,11 +36,6 @@ class Tile:
         """Warps that Triton is asked for: the producers where there are any, which call on the consumers."""
         return self.producer_warps or self.num_warps
 
-    @property
-    def total_warps(self) -> int:
-        """Warps of a block."""
-        return self.num_warps + self.producer_warps
-
     def __post_init__(self):
         for name in ("block_h", "block_t", "num_warps"):
             value = getattr(self, name)

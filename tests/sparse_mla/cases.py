@@ -23,6 +23,7 @@ INTERPRETABLE = ("serial", "simt", "mma", "split_k")
 # so that tests ask for them by a plan. The second one is for Hopper.
 PRODUCERS = {
     "staged-producers": Tile(64, 16, 8, 2, False, 4),
+    "staged-producers-16": Tile(16, 32, 4, 2, False, 4),
     "staged-producers-wgmma": Tile(64, 64, 8, 2, True, 4),
 }
 PATTERNS = ("dense", "tail", "leading", "alternating", "none", "last")

@@ -102,6 +102,7 @@ ERRORS = [
     ("plan", Plan("fast", Tile(16, 32, 4))),
     ("plan", Plan("split_k", Tile(16, 32, 4), 65)),
     ("plan", Plan("mma", Tile(16, 32, 4), 2)),
+    ("plan", Plan("staged", Tile(16, 32, 4), 2, "later")),
     ("out", [1]),
     ("out", torch.zeros(2, 3, 512)),
     ("out", torch.zeros(2, 4, 512, dtype=BF16)),

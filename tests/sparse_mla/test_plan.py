@@ -116,8 +116,7 @@ def test_full_batches_of_64_heads_get_producers():
 
 def test_warps_of_a_block():
     """Triton is asked for the producers, and the kernel calls on the consumers."""
-    for tile, launched, total in ((Tile(32, 32, 8), 8, 8), (Tile(64, 64, 8, 2, True, 4), 4, 12)):
-        assert (tile.launched_warps, tile.total_warps) == (launched, total)
+    assert [tile.launched_warps for tile in (Tile(32, 32, 8), Tile(64, 64, 8, 2, True, 4))] == [8, 4]
 
 
 def test_blocks():
