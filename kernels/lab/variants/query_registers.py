@@ -24,7 +24,8 @@ EDITS = (
             pieces=", ".join(f"q_smem.slice({64 * c}, 64, dim=1).load(QL)" for c in range(8))
         ),
     ),
-    ("a = q_smem.slice(c * 64, 64, dim=1).load(gl.DotOperandLayout(0, S2, 2))", "a = held[c]"),
+    ("multiply_rows(q_smem, k_tile, ", "multiply_rows(held, k_tile, "),
+    ("a = a_smem.slice(i * WIDTH + start, 64, dim=1).load(A)", "a = a_smem[(i * WIDTH + start) // 64]"),
 )
 
 
