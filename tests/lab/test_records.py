@@ -228,6 +228,24 @@ def test_newest_prefers_fresh_full_then_new(bench, monkeypatch):
     assert records.newest("swa") is None
 
 
+def test_a_copied_checkout_is_judged_by_its_hash(bench, monkeypatch):
+    """A machine with a copy of the files cannot ask git whether they are the commit's; `make record` can."""
+    monkeypatch.setenv("KERNELS_COMMIT", "abc1234")
+    assert source.git_commit() == "abc1234" and source.git_dirty() is None
+    info = {"git_commit": "abc1234", "git_dirty": True, "kernels_sha256": "11"}
+    for there, dirty in (("11", False), ("22", True), (None, None)):
+        monkeypatch.setattr(source, "kernels_sha256_at", lambda commit, there=there: there)
+        assert store._settled(info)["git_dirty"] is dirty
+    assert store._settled(info | {"git_dirty": False}) == info | {"git_dirty": False}
+
+
+def test_hash_of_a_commit():
+    """That of the files as they were committed; None where there is no such commit."""
+    if source.git_dirty() is False:
+        assert source.kernels_sha256_at("HEAD") == source.kernels_sha256()
+    assert source.kernels_sha256_at("no-such-commit") is None
+
+
 def test_hash_sees_a_changed_kernel_only(tmp_path):
     for package in source.TIMED_PACKAGES:
         (tmp_path / package).mkdir()

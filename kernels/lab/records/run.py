@@ -52,6 +52,11 @@ def read_table(folder: Path, table: str) -> pd.DataFrame:
     return schema.validate(df, table, where=f"{folder.name}/{path.name}", run_id=folder.name)
 
 
+def as_text(info: dict[str, Any]) -> str:
+    """run.json's text."""
+    return json.dumps(info, indent=1, ensure_ascii=False) + "\n"
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """run.json of a run, validated. Raises RecordError."""
     try:
@@ -121,7 +126,7 @@ class Run:
     def save(self) -> None:
         """Write run.json, validated."""
         schema.validate_run(self.info)
-        place.write_text(self.folder / "run.json", json.dumps(self.info, indent=1, ensure_ascii=False) + "\n")
+        place.write_text(self.folder / "run.json", as_text(self.info))
 
 
 def _new_info(run_id: str, profile: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from kernels.lab.evidence import Evidence
 from kernels.lab.records import place, schema, source
-from kernels.lab.records.run import read_run, read_table
+from kernels.lab.records.run import as_text, read_run, read_table
 from kernels.lab.records.schema import RecordError
 
 
@@ -106,6 +106,15 @@ def finished_runs(base: Path | None = None) -> list[Record]:
     return sorted(found, key=lambda record: record.info["utc"], reverse=True)
 
 
+def _settled(info: dict) -> dict:
+    """A run's description with `git_dirty` settled: where a copy of the files ran, only their hash can tell."""
+    commit = info["git_commit"]
+    if commit and info["git_dirty"] is not False:
+        here = source.kernels_sha256_at(commit)
+        return info | {"git_dirty": None if here is None else here != info["kernels_sha256"]}
+    return info
+
+
 def keep(run_id: str | None = None, partial: bool = False, base: Path | None = None) -> Path:
     """Copy a finished run from the build folder to data/runs/<device>/<run_id>/; returns the new folder.
 
@@ -138,7 +147,7 @@ def keep(run_id: str | None = None, partial: bool = False, base: Path | None = N
     draft = target.with_name(target.name + ".part")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    shutil.copyfile(record.folder / "run.json", draft / "run.json")
+    place.write_text(draft / "run.json", as_text(_settled(record.info)))
     for name, df in tables.items():
         if len(df):
             shutil.copyfile(record.folder / f"{name}.csv", draft / f"{name}.csv")
