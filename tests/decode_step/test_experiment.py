@@ -1,5 +1,7 @@
 """The experiment's points: which, in which order, and what becomes of those that there was no time for."""
 
+import itertools
+
 from kernels import decode_step
 from kernels.lab.experiments import decode_step as experiment
 from kernels.lab.records import schema
@@ -28,3 +30,42 @@ def test_a_point_that_there_was_no_time_for_is_a_row_with_the_reason():
         schema.validate(frame, table)
         assert set(frame["status"]) == {"skipped"}
         assert frame["reason"].str.contains("seconds were over").all()
+
+
+POINTS = [experiment.Shape(batch, 256, 512, ("baseline",)) for batch in (8, 4, 2, 1)]
+
+
+def a_pass(monkeypatch, **how):
+    """A pass over POINTS whose clock and measurements are made up; (statuses by batch, batches begun)."""
+    begun, clock = [], itertools.count()
+    interrupted_at = how.pop("interrupted_at", None)
+
+    def measure(shape, stages, device, model, weights, found):
+        begun.append(shape.batch)
+        if shape.batch == interrupted_at:
+            raise KeyboardInterrupt
+        keys = experiment._keys(shape, "baseline")
+        found.times.append(experiment._columns(shape, "baseline", model) | {"status": "ok", "median_us": 1.5})
+        found.profile.append(keys | {"status": "ok", "group": "GEMM"})
+
+    monkeypatch.setattr(experiment, "_measure_shape", measure)
+    monkeypatch.setattr(experiment.time, "perf_counter", lambda: float(next(clock)))
+    found = experiment.measure_shapes(POINTS, device="cpu", model=decode_step.tiny(1), **how)
+    assert [row["batch"] for row in found.profile] == [row["batch"] for row in found.times]
+    return {row["batch"]: row["status"] for row in found.times}, begun
+
+
+def test_what_a_cut_off_pass_finished_is_not_measured_again(monkeypatch, tmp_path):
+    kept = tmp_path / "points.jsonl"
+    status, begun = a_pass(monkeypatch, kept=kept, interrupted_at=2)
+    assert begun == [8, 4, 2] and status == {8: "ok", 4: "ok", 2: "skipped", 1: "skipped"}
+    with kept.open("a") as file:
+        file.write('[{"batch": 2, "cont')
+    status, begun = a_pass(monkeypatch, kept=kept)
+    assert begun == [2, 1] and set(status.values()) == {"ok"}
+
+
+def test_a_point_that_would_not_end_in_time_is_not_begun(monkeypatch):
+    """The made-up clock counts its readings: the third point would begin in time, at 5, and end after it, at 6."""
+    status, begun = a_pass(monkeypatch, seconds=5.5)
+    assert begun == [8, 4] and status == {8: "ok", 4: "ok", 2: "skipped", 1: "skipped"}

@@ -21,6 +21,11 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--precompile", action="store_true", help="first compile in parallel what the experiments launch"
     )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="measure also what the run has already, such as a decode step that was cut short",
+    )
 
 
 def run(arguments) -> int:
@@ -53,7 +58,10 @@ def run(arguments) -> int:
             continue
         started = time.perf_counter()
         try:
-            rows, _ = (counters if name in counters.EXPERIMENTS else experiments).results(name, lab)
+            if name in counters.EXPERIMENTS:
+                rows, _ = counters.results(name, lab)
+            else:
+                rows, _ = experiments.results(name, lab, again=arguments.again)
         except Exception as error:  # the other experiments still run
             print(f"{name}: {type(error).__name__}: {error}", flush=True)
             failed += 1

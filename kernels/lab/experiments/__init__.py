@@ -54,8 +54,8 @@ def _find(name: str) -> tuple[str, Measure]:
     raise KeyError(f"experiment={name!r} is unknown; accepted: {', '.join(names())}")
 
 
-def results(name: str, lab) -> tuple[pd.DataFrame, Evidence]:
-    """(rows, evidence) of an experiment for a chapter.
+def results(name: str, lab, again: bool = False) -> tuple[pd.DataFrame, Evidence]:
+    """(rows, evidence) of an experiment for a chapter. again: measure also what the run has already.
 
     lab: the chapter's `Lab`; on a GPU its run is opened on first use and the rows are written into it. An
     experiment that an earlier chapter of the same run has measured is read back, not measured twice. Without
@@ -67,7 +67,7 @@ def results(name: str, lab) -> tuple[pd.DataFrame, Evidence]:
     if not lab.on_gpu:
         return recorded(name, table)
     run = lab.run = lab.run or records.open_run(lab.profile)
-    if not run.has(name):
+    if again or not run.has(name):
         if skipped() & {name, "all"}:
             return recorded(name, table)
         begun = time.perf_counter()

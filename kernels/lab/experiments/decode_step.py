@@ -4,16 +4,22 @@ Weights are drawn once, caches once for each batch and configured context, and a
 stage is timed only after its result was compared with the baseline's; a step that does not fit is a row
 with the reason. Both experiments come out of one pass where one process asks for both.
 
-BOOK_STEP_SECONDS bounds the pass, for a machine that is at hand for minutes only: a point that would begin
-after that time is a row that says so. The points that the book needs most come first.
+The pass can be cut short, for a machine that is at hand for minutes only. BOOK_STEP_SECONDS bounds it: a point that
+would not end in that time, judged by those before it, is a row that says so. So is every point after an interrupt
+(Ctrl-C). The points that the book needs most come first; finished ones of a run that BOOK_RUN_ID names are kept in
+its folder, and the next pass of that run goes on behind them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+from kernels.lab.records import place, source
 
 K = 1024
 LIVE = 8 * K
@@ -180,45 +186,94 @@ def _leave_out(found: Found, shape: Shape, stages, model, status: str, reason: s
 
 
 def measure_shapes(
-    points: list[Shape], device="cuda", model=None, say=None, seconds: float = float("inf")
+    points: list[Shape],
+    device="cuda",
+    model=None,
+    say=None,
+    seconds: float = float("inf"),
+    kept: Path | None = None,
 ) -> Found:
     """Measure every stage at every point.
 
     model: the shapes; DeepSeek-V4-Flash when None. say: called with a line after each point. seconds: no
-    point begins after this time.
+    point begins that would probably end after this time. kept: a file of finished points, one a line, read
+    before and written behind each point.
     """
     from kernels import decode_step
 
     found = Found()
-    weights = None
+    finished = _finished(kept)
+    weights, over = None, None
     first = time.perf_counter()
+    taken: dict[int, float] = {}
     for shape in points:
-        begun = time.perf_counter()
         stages = shape.stages or tuple(decode_step.STAGES)
-        if begun - first > seconds:
-            reason = f"not measured: the experiment's {seconds:.0f} seconds were over"
-            _leave_out(found, shape, stages, model or decode_step.flash(), "skipped", reason)
+        if shape in finished:
+            _add(found, finished[shape])
             continue
-        step = None
-        try:
-            # The last stage needs the least memory; each stage is checked again for its own
-            step = decode_step.build(
-                "fused_glue", batch=shape.batch, context=shape.context, max_context=shape.max_context,
-                device=device, shapes=model, weights=weights,
-            )  # fmt: skip
-        except Exception as error:
-            _leave_out(found, shape, stages, model or decode_step.flash(), *reason_of(error))
-        if step is not None:
-            weights = step.weights
-            recording = None
-            for stage in stages:
-                recording = _measure_stage(step.at_stage(stage), shape, recording, found)
-            step.release()
-        if say:
-            say(
-                f"batch {shape.batch}, max context {shape.max_context:,}: {time.perf_counter() - begun:.1f} s"
-            )
+        begun = time.perf_counter()
+        # A point takes no longer than one of as many requests has taken
+        needs = min((took for batch, took in taken.items() if batch >= shape.batch), default=0.0)
+        if over is None and begun - first + needs > seconds:
+            over = f"not measured: the experiment's {seconds:.0f} seconds were over"
+        if over is None:
+            here = Found()
+            try:
+                weights = _measure_shape(shape, stages, device, model, weights, here)
+            except KeyboardInterrupt:
+                over = "not measured: the pass was interrupted"
+            else:
+                _add(found, here)
+                taken[shape.batch] = max(taken.get(shape.batch, 0.0), time.perf_counter() - begun)
+                if kept:
+                    with kept.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps([asdict(shape), asdict(here)]) + "\n")
+                if say:
+                    say(
+                        f"batch {shape.batch}, max context {shape.max_context:,}: "
+                        f"{time.perf_counter() - begun:.1f} s"
+                    )
+        if over is not None:
+            _leave_out(found, shape, stages, model or decode_step.flash(), "skipped", over)
     return found
+
+
+def _measure_shape(shape: Shape, stages, device, model, weights, found: Found):
+    """Every stage at one point; returns the weights, for the next."""
+    from kernels import decode_step
+
+    try:
+        # The last stage needs the least memory; each stage is checked again for its own
+        step = decode_step.build(
+            "fused_glue", batch=shape.batch, context=shape.context, max_context=shape.max_context,
+            device=device, shapes=model, weights=weights,
+        )  # fmt: skip
+    except Exception as error:
+        _leave_out(found, shape, stages, model or decode_step.flash(), *reason_of(error))
+        return weights
+    recording = None
+    for stage in stages:
+        recording = _measure_stage(step.at_stage(stage), shape, recording, found)
+    step.release()
+    return step.weights
+
+
+def _add(found: Found, more: Found) -> None:
+    found.times += more.times
+    found.profile += more.profile
+
+
+def _finished(kept: Path | None) -> dict[Shape, Found]:
+    """Points that an earlier pass has finished. A line that was cut off counts as none."""
+    finished = {}
+    for line in kept.read_text(encoding="utf-8").splitlines() if kept and kept.exists() else ():
+        try:
+            shape, found = json.loads(line)
+        except ValueError:
+            continue
+        shape["stages"] = shape["stages"] and tuple(shape["stages"])
+        finished[Shape(**shape)] = Found(**found)
+    return finished
 
 
 _found: dict[str, Found] = {}
@@ -227,7 +282,12 @@ _found: dict[str, Found] = {}
 def _pass(profile: str) -> Found:
     if profile not in _found:
         seconds = float(os.environ.get("BOOK_STEP_SECONDS", "inf"))
-        _found[profile] = measure_shapes(shapes(profile), seconds=seconds)
+        run_id, kept = os.environ.get("BOOK_RUN_ID"), None
+        if run_id:
+            folder = place.build_runs() / run_id
+            folder.mkdir(parents=True, exist_ok=True)
+            kept = folder / f"decode_step-{profile}-{source.kernels_sha256()[:12]}.jsonl"
+        _found[profile] = measure_shapes(shapes(profile), say=print, seconds=seconds, kept=kept)
     return _found[profile]
 
 
