@@ -353,7 +353,10 @@ def test_the_redesign_has_numbers(rungs):
 
 def test_dependent_launch_can_be_left_out():
     table = staged.dependent_launch(Tile(32, 32, 8)).set_index(["kernel", "overlap"])
-    assert (table.xs(True, level="overlap") == 1).all(axis=None)
+    asked = table.xs(True, level="overlap")
+    assert (asked["wait"] == 1).all()
+    # The staged kernel can start the next one at two places; a number says at which
+    assert asked["start the next"].to_dict() == {"staged": 2, "combine": 1}
     assert (table.xs(False, level="overlap") == 0).all(axis=None)
 
 

@@ -136,7 +136,7 @@ def test_a_tolerance_follows_from_what_is_rounded():
 
 def test_edits_must_find_their_lines():
     source = "".join(old for old, _ in query_registers.EDITS)
-    assert query_registers.edited(source).count("held[c]") == 1
+    assert query_registers.edited(source).count("multiply_rows(held, k_tile, ") == 1
     with pytest.raises(ValueError, match="occurs 0 times"):
         query_registers.edited("nothing of it")
 

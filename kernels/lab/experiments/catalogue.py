@@ -106,7 +106,7 @@ TILES = (
 )
 
 
-PRODUCER_TILES = ((64, 64, 8, 2, True, 4), (64, 16, 8, 2, False, 4))
+PRODUCER_TILES = ((64, 64, 8, 2, True, 4), (64, 16, 8, 2, False, 4), (16, 32, 4, 2, False, 4))
 
 
 def tile_sweep(profile: str) -> list[Point]:
@@ -138,13 +138,17 @@ def tile_sweep(profile: str) -> list[Point]:
         )
         for (h, t, warps), (batch, topk, splits) in product(tiles, shapes)
     ]
+    # (batch, splits) by heads of a block: as many blocks as the planner would give it
     filled = {
-        "quick": [(16, 8), (64, 2)],
-        "full": [(16, 4), (16, 8), (64, 1), (64, 2), (128, 1), (128, 2)],
-    }[profile]
-    for tile, (batch, splits) in product(PRODUCER_TILES, filled):
+        ("quick", 64): [(16, 8), (64, 2)],
+        ("full", 64): [(16, 4), (16, 8), (64, 1), (64, 2), (128, 1), (128, 2)],
+        ("quick", 16): [(1, 16), (8, 4)],
+        ("full", 16): [(1, 8), (1, 16), (4, 4), (4, 8), (8, 4)],
+    }
+    for tile in PRODUCER_TILES:
         kind = "native" if tile[4] else "sm120"
-        points.append(Point(SPARSE, "staged", batch, num_splits=splits, tile=tile, tile_class=kind))
+        for batch, splits in filled[profile, tile[0]]:
+            points.append(Point(SPARSE, "staged", batch, num_splits=splits, tile=tile, tile_class=kind))
     return points
 
 
