@@ -17,8 +17,10 @@ PINS   := $(shell cat requirements.txt pyproject.toml | cksum | cut -d' ' -f1)
 SERIES := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 SYNCED := $(VENV)/.synced-$(SERIES)-$(PINS)
 
-# Dozens of short processes import the same modules: let Python keep their bytecode
+# Dozens of short processes import the same modules: let Python keep their bytecode. Set-up compiles it on two cores,
+# without what few of them import.
 export PYTHONDONTWRITEBYTECODE :=
+RARE := /(tests?|testing|sympy|networkx|sqlalchemy|pip|setuptools|debugpy|onnx|ao|fontTools|playwright|lexers)/
 
 RUN = $(PY) book/run.py --device $(DEVICE) --profile $(PROFILE) $(if $(FORCE),--force) $(if $(ONLY),--only $(ONLY))
 
@@ -31,10 +33,9 @@ lint: $(SYNCED)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-# In the order of the files: the longest test, the whole book, is in the first folder
+# In the order of the files: the longest test, the pages of the whole book, is in the first
 test: lint
-	$(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m "untraced and not gpu and not site"
-	$(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not gpu and not untraced and not site" --cov=kernels --cov-report=term:skip-covered
+	$(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not gpu and not site" --cov=kernels --cov-report=term:skip-covered
 
 # In a real browser, on the site that `make book` has rendered; screenshots go to _build/screenshots.
 test-site: $(SYNCED)
@@ -73,7 +74,8 @@ $(SYNCED): requirements.txt pyproject.toml
 	@if [ "$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" != "$(SERIES)" ]; then \
 	  echo "Making $(VENV) with Python $(SERIES)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@echo "Installing requirements.txt into $(VENV)"
-	@$(PY) -m pip install -q -q --disable-pip-version-check -r requirements.txt
+	@$(PY) -m pip install -q -q --disable-pip-version-check --no-compile -r requirements.txt
+	@$(PY) -m compileall -q -j 2 -x '$(RARE)' $(VENV)/lib > /dev/null || true
 	@touch $@
 
 help:

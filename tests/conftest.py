@@ -5,7 +5,7 @@ import os
 import pytest
 
 # Tracing lines doubles the interpreter's time. These modules repeat, with many more inputs, what others cover:
-# `make test` runs them untraced, so that the whole suite stays within its minutes.
+# coverage is off while they run, so that the whole suite stays within its minutes.
 UNTRACED = (
     "sparse_mla/test_matrix.py",
     "sparse_mla/test_combine.py",
@@ -38,7 +38,9 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.as_posix().endswith(UNTRACED):
-            item.add_marker(pytest.mark.untraced)
+            item.add_marker(pytest.mark.no_cover)
+    # The book is rendered for the first tests, which takes longest; whoever else needs it must not wait beside them
+    items.sort(key=lambda item: item.path.as_posix().endswith("book/test_whole_book.py"))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return
