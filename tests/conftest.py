@@ -1,6 +1,7 @@
 """Settings of every test: interpreted kernels by default, compiled ones under `-m gpu`."""
 
 import os
+import sys
 
 import pytest
 
@@ -34,11 +35,28 @@ def pytest_configure(config):
     settings.load_profile("book")
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """Stop tracing around a test that is not to be traced; pytest-cov's own mark leaves it on.
+
+    A worker process of xdist traces twice: for itself and for the session.
+    """
+    stopped = []
+    if item.get_closest_marker("untraced") and "coverage" in sys.modules:
+        current = sys.modules["coverage"].Coverage.current
+        while (tracer := current()) is not None:
+            tracer.stop()
+            stopped.append(tracer)
+    yield
+    for tracer in reversed(stopped):
+        tracer.start()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.as_posix().endswith(UNTRACED):
-            item.add_marker(pytest.mark.no_cover)
+            item.add_marker(pytest.mark.untraced)
     # The book is rendered for the first tests, which takes longest; whoever else needs it must not wait beside them
     items.sort(key=lambda item: item.path.as_posix().endswith("book/test_whole_book.py"))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
