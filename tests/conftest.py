@@ -19,6 +19,13 @@ UNTRACED = (
     "decode_step/test_stages.py",
     "lab/test_chapters_split.py",
 )
+LONG = {
+    -4: "book/test_pages.py",
+    -3: "sparse_mla/test_matrix.py",
+    -2: "book/test_runner.py",
+    -1: "test_triton_mode.py",
+    1: "book/test_whole_book.py",
+}
 
 
 def pytest_configure(config):
@@ -33,6 +40,15 @@ def pytest_configure(config):
     # The interpreter is slow and its first call slower; the same examples on every machine.
     settings.register_profile("book", deadline=None, derandomize=True, max_examples=25)
     settings.load_profile("book")
+
+
+def _turn(item) -> int:
+    """The order of the files, but what takes long comes first, most of all what renders the book.
+
+    Whoever else needs the book comes last, so that two workers do not wait for it side by side.
+    """
+    path = item.path.as_posix()
+    return next((turn for turn, ends in LONG.items() if path.endswith(ends)), 0)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -57,8 +73,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.as_posix().endswith(UNTRACED):
             item.add_marker(pytest.mark.untraced)
-    # The book is rendered for the first tests, which takes longest; whoever else needs it must not wait beside them
-    items.sort(key=lambda item: item.path.as_posix().endswith("book/test_whole_book.py"))
+    items.sort(key=_turn)
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return
