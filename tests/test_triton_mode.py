@@ -94,3 +94,50 @@ def test_the_package_is_light():
         "import sys, kernels; print('torch' in sys.modules, 'triton' in sys.modules, kernels.__version__)"
     )
     assert python(program).startswith("False False 0.")
+
+
+INTERPRETED = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+from kernels import triton_mode
+triton_mode.ensure()
+import inspect, torch, triton, triton.language as tl
+from triton.runtime import interpreter
+patched = []
+real = interpreter._patch_lang
+interpreter._patch_lang = lambda fn: patched.append(fn.__name__) or real(fn)
+
+@triton.jit
+def twice(x):
+    return x + x
+
+@triton.jit
+def kernel(ptr):
+    i = tl.arange(0, 4)
+    tl.store(ptr + i, twice(twice(i)))
+
+@triton.jit
+def wrong(ptr):
+    tl.store(ptr, twice(tl.nothing))
+
+out = torch.zeros(4, dtype=torch.int32)
+kernel[(1,)](out)
+assert out.tolist() == [0, 4, 8, 12]
+assert patched == ["kernel"], patched
+try:
+    wrong[(1,)](out)
+except Exception as error:
+    assert type(error).__name__ == "InterpreterError", error
+else:
+    raise AssertionError("no error")
+assert tl.core.is_builtin(tl.load), "everything is put back behind a kernel"
+"""
+
+
+def test_operations_are_replaced_once_a_kernel(tmp_path):
+    """Triton's interpreter does it at every call of a function, too; what it computes stays the same."""
+    script = tmp_path / "interpreted.py"
+    script.write_text(INTERPRETED)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
