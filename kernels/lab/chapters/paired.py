@@ -75,4 +75,4 @@ COLUMNS = {
     "after_us": "with (µs)",
     "saved": "saved (%)",
 }
-FORMATS = {"before_us": "{:.1f}", "after_us": "{:.1f}", "saved": "{:+.0f}", "topk": "{:,}"}
+FORMATS = {"before_us": "{:.1f}", "after_us": "{:.1f}", "saved": "{:+.1f}", "topk": "{:,}"}

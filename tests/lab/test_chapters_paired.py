@@ -1,0 +1,28 @@
+"""The log of ideas timed in pairs: every idea is told once, and a share saved has the right sign."""
+
+import pytest
+
+from kernels.lab.chapters import paired
+
+
+def test_every_idea_says_what_it_changed_and_has_a_place_in_a_chapter():
+    rows = paired.log()
+    assert set(rows["idea"]) == set(paired.LABELS)
+    assert all(paired.change(idea) for idea in paired.LABELS)
+    assert (rows["before_us"] > 0).all() and (rows["after_us"] > 0).all()
+    assert not rows.duplicated(["idea", "batch", "heads", "topk", "swa_tokens"]).any()
+
+
+def test_saved_is_positive_where_time_was_saved():
+    rows = paired.log()
+    assert ((rows["saved"] > 0) == (rows["after_us"] < rows["before_us"])).all()
+    assert paired.saved("together", 1) == pytest.approx(100 * (1 - 6.01 / 8.28))
+    assert paired.saved("prefetch_l2", 1) < 0
+
+
+def test_ideas_come_in_the_order_asked_for_with_their_evidence():
+    found, evidence = paired.ideas("wide_loads", "together")
+    assert list(dict.fromkeys(found["idea"])) == ["wide_loads", "together"]
+    assert evidence.kind == "recorded" and evidence.device == "NVIDIA H200"
+    with pytest.raises(KeyError, match="accepted"):
+        paired.ideas("magic")
