@@ -20,11 +20,11 @@ SYNCED := $(VENV)/.synced-$(SERIES)-$(PINS)
 # Dozens of short processes import the same modules: let Python keep their bytecode. Set-up compiles it on two cores,
 # without what few of them import.
 export PYTHONDONTWRITEBYTECODE :=
+RARE := /(tests?|testing|sympy|networkx|sqlalchemy|pip|setuptools|debugpy|onnx|ao|fontTools|playwright|lexers)/
 # From Python 3.12 on, coverage can watch lines without tracing every one of them
 ifneq ($(SERIES),3.11)
 export COVERAGE_CORE := sysmon
 endif
-RARE := /(tests?|testing|sympy|networkx|sqlalchemy|pip|setuptools|debugpy|onnx|ao|fontTools|playwright|lexers)/
 
 RUN = $(PY) book/run.py --device $(DEVICE) --profile $(PROFILE) $(if $(FORCE),--force) $(if $(ONLY),--only $(ONLY))
 

@@ -55,7 +55,7 @@ def _turn(item) -> int:
 def pytest_runtest_protocol(item):
     """Stop tracing around a test that is not to be traced; pytest-cov's own mark leaves it on.
 
-    A worker process of xdist traces twice: for itself and for the session.
+    More than one tracer can be running, and in a worker process of xdist two were.
     """
     stopped = []
     if item.get_closest_marker("untraced") and "coverage" in sys.modules:

@@ -60,11 +60,6 @@ def saved(idea: str, batch: int, topk: int = 512, swa_tokens: int = 0) -> float:
     return float(rows["saved"].iloc[0])
 
 
-def change(idea: str) -> str:
-    """What an idea changed."""
-    return log().query("idea == @idea")["change"].dropna().iloc[0]
-
-
 COLUMNS = {
     "label": "idea",
     "batch": "batch",
