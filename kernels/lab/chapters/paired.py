@@ -22,7 +22,7 @@ LABELS = {
 
 @lru_cache
 def log() -> pd.DataFrame:
-    """Every pair, with label and `saved`, the share of time saved in per cent (negative: lost).
+    """Every pair, with label, shape in words and `saved`, the share of time saved in per cent (negative: lost).
 
     Raises:
         ValueError: an idea without a label.
@@ -31,7 +31,18 @@ def log() -> pd.DataFrame:
     unknown = sorted(set(rows["idea"]) - set(LABELS))
     if unknown:
         raise ValueError(f"{LOG.name}: ideas {unknown} have no label; accepted: {list(LABELS)}")
-    return rows.assign(label=rows["idea"].map(LABELS), saved=100 * (1 - rows["after_us"] / rows["before_us"]))
+    window = rows["swa_tokens"].map(lambda tokens: f"{tokens} + " if tokens else "")
+    shape = (
+        rows["batch"].astype(str)
+        + ", "
+        + rows["heads"].astype(str)
+        + ", "
+        + window
+        + rows["topk"].map("{:,}".format)
+    )
+    return rows.assign(
+        shape=shape, label=rows["idea"].map(LABELS), saved=100 * (1 - rows["after_us"] / rows["before_us"])
+    )
 
 
 def ideas(*names: str) -> tuple[pd.DataFrame, Evidence]:
@@ -62,12 +73,9 @@ def saved(idea: str, batch: int, topk: int = 512, swa_tokens: int = 0) -> float:
 
 COLUMNS = {
     "label": "idea",
-    "batch": "batch",
-    "heads": "heads",
-    "topk": "candidates",
-    "swa_tokens": "sliding window",
+    "shape": "batch, heads, candidates",
     "before_us": "without (µs)",
     "after_us": "with (µs)",
     "saved": "saved (%)",
 }
-FORMATS = {"before_us": "{:.1f}", "after_us": "{:.1f}", "saved": "{:+.1f}", "topk": "{:,}"}
+FORMATS = {"before_us": "{:.1f}", "after_us": "{:.1f}", "saved": "{:+.1f}"}
