@@ -45,19 +45,20 @@ def read_rows(path: Path) -> list[dict]:
 
 
 def recorded_rows(device) -> tuple[list[dict], dict]:
-    """Rows of sparse MLA decode of the newest recorded run on a device, and its run.json.
+    """Rows of sparse MLA decode of the newest recorded run on a device that has some, and its run.json.
 
     Raises:
-        ValueError: no recorded run on it.
+        ValueError: no such run.
     """
     from kernels.lab.records import store
 
-    records = store.load_all(device=device_of(device).name)
-    if not records:
-        raise ValueError(f"device: no recorded run on {device_of(device).name} in data/runs; give --rows")
-    record = records[0]
-    table = record.table("measurements")
-    return table[table["op"] == "sparse_mla_decode"].to_dict("records"), record.info
+    for record in store.load_all(device=device_of(device).name):
+        table = record.table("measurements")
+        rows = table[table["op"] == "sparse_mla_decode"]
+        if len(rows):
+            return rows.to_dict("records"), record.info
+    name = device_of(device).name
+    raise ValueError(f"device: no recorded run of sparse MLA decode on {name} in data/runs; give --rows")
 
 
 def _key(row: dict) -> str:

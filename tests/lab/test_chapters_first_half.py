@@ -243,6 +243,27 @@ def test_the_steps_profile_is_shown_where_it_exists():
     assert step.share_of(table, "mma", "attention") is None
     with pytest.raises(ValueError, match="stages"):
         step.profile(_lab_with(), ("yesterday",))
+    by_batch, _ = step.over_batches(_lab_with(decode_step_profile=frame))
+    assert by_batch.index.tolist() == ["batch 16", "batch 64"]
+    assert list(by_batch.columns) == ["attention", "glue"] and step.over_batches(_lab_with())[0].empty
+
+
+def test_the_steps_products_are_counted():
+    columns = ("stage", "batch", "max_context", "group", "launches", "gpu_us", "status")
+    rows = [
+        ("bf16_gemm", 1, 8, "gemm", 5, 2000.0, "ok"),
+        ("indexer_cap", 1, 8, "gemm", 3, 1000.0, "ok"),
+        ("indexer_cap", 1, 8, "gemm_fp32", 4, 500.0, "ok"),
+        ("indexer_cap", 1, 8, "experts", 9, 900.0, "ok"),
+        ("indexer_cap", 1, 4, "gemm", 7, 700.0, "ok"),
+    ]
+    frame = schema.frame([dict(zip(columns, row, strict=True)) for row in rows], "profile")
+    table, _ = step.products(_lab_with(decode_step_profile=frame), ("indexer_cap", "bf16_gemm"))
+    assert table[["stage", "launches", "products_ms", "all_ms"]].values.tolist() == [
+        ["indexer_cap", 7, 1.5, 2.4],
+        ["bf16_gemm", 5, 2.0, 2.0],
+    ]
+    assert step.products(_lab_with(), ("indexer_cap",))[0].empty
 
 
 def test_the_pictures_draw_what_they_are_given():

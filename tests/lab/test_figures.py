@@ -11,8 +11,9 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 from kernels.lab import figures  # noqa: E402
+from kernels.lab.chapters import step  # noqa: E402
 from kernels.lab.evidence import Evidence, missing  # noqa: E402
-from kernels.lab.figures import diagrams, style, tables  # noqa: E402
+from kernels.lab.figures import bars, diagrams, style, tables  # noqa: E402
 from kernels.lab.figures.diagrams import budget  # noqa: E402
 from kernels.lab.records import schema  # noqa: E402
 
@@ -88,6 +89,40 @@ def test_plots_carry_the_evidence_and_are_valid_svg(draw):
 def test_without_data_every_plot_says_so(draw):
     found = " ".join(texts(draw(missing("data/runs is empty"))))
     assert "recorded yet" in found and "data/runs is empty" in found
+
+
+def test_a_part_is_named_at_its_widest_segment_or_beside_the_bars():
+    shares = pd.DataFrame(
+        [[80.0, 1.0, 10.0, 5.0, 4.0], [2.0, 1.0, 20.0, 20.0, 57.0]],
+        index=["baseline", "indexer_cap"],
+        columns=["attention", "topk", "indexer", "gemm_fp32", "glue"],
+    )
+    placed, narrow = bars.name_places(shares)
+    assert narrow == ["topk"]
+    assert {part: row for part, (row, _) in placed.items()} == {
+        "attention": 0, "indexer": 1, "gemm_fp32": 1, "glue": 1
+    }  # fmt: skip
+    found = texts(figures.share_bars(shares, RECORDED))
+    assert all(found.count(label) == 1 for label in ("attention", "top-k", "indexer", "FP32 GEMMs", "glue"))
+
+
+def test_names_of_narrow_neighbours_do_not_touch():
+    shares = pd.DataFrame([[78.0, 11.0, 6.0, 5.0]], index=["baseline"],
+                          columns=["attention", "indexer", "gemm_fp32", "experts"])  # fmt: skip
+    placed, narrow = bars.name_places(shares)
+    assert narrow and set(placed) | set(narrow) == set(shares.columns)
+    spans = sorted(
+        (centre - len(style.look(part).label) * bars.CHARACTER / 2,
+         centre + len(style.look(part).label) * bars.CHARACTER / 2)
+        for part, (_, centre) in placed.items()
+    )  # fmt: skip
+    assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False))
+    assert spans[-1][1] <= 101
+
+
+def test_parts_of_a_step_have_colours_of_their_own():
+    assert len({style.colour(part) for part in step.GROUPS}) == len(step.GROUPS)
+    assert all(part in style.STYLES for part in step.GROUPS)
 
 
 def test_rows_without_a_time_are_not_drawn():

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from kernels.lab.evidence import Evidence
 from kernels.lab.figures import style
@@ -86,18 +87,19 @@ def share_bars(
 ) -> Figure:
     """Stacked bars: one bar per row (a stage), one segment per column (a part), as shares of the row's total.
 
-    shares: non-negative values in any unit. Segments under 4 % keep their place but no number.
+    shares: non-negative values in any unit. A part is named once, at its widest segment; parts that are too narrow
+    everywhere are named beside the bars. Segments under 4 % keep their place but no number.
     """
     if shares.empty or shares.isna().all(axis=None):
         return not_recorded(evidence, what=title or "this profile")
     percent = shares.fillna(0).div(shares.fillna(0).sum(axis=1), axis=0) * 100
-    fig, ax = plt.subplots(figsize=(style.WIDTH, 1.5 + 0.55 * len(percent)))
+    fig, ax = plt.subplots(figsize=(style.WIDTH, 1.35 + 0.68 * len(percent)))
     left = np.zeros(len(percent))
     for part in percent.columns:
         widths = percent[part].to_numpy()
         tint = look(str(part)).colour
         ax.barh(
-            range(len(percent)), widths, left=left, height=0.66, color=tint, edgecolor="white", linewidth=0.8
+            range(len(percent)), widths, left=left, height=0.56, color=tint, edgecolor="white", linewidth=0.8
         )
         for row, width in enumerate(widths):
             if width >= 4:
@@ -111,39 +113,70 @@ def share_bars(
                     color=style.ink_on(tint),
                 )
         left += widths
-    _name_segments(ax, percent)
-    ax.set_yticks(range(len(percent)), [look(str(key)).label for key in percent.index])
-    ax.invert_yaxis()
-    ax.grid(visible=False)
-    ax.set_xlim(0, 100)
-    ax.set_xlabel(x_label)
-    if title:
-        ax.set_title(title, pad=30)
-    return style.finish(fig, evidence)
-
-
-def _name_segments(ax, percent: pd.DataFrame) -> None:
-    """Name each part above the first bar; names of narrow neighbours alternate between two heights."""
-    edge, last_end, level = 0.0, -100.0, 0
-    for part in percent.columns:
-        width = percent[part].iloc[0]
-        centre = edge + width / 2
-        edge += width
-        label = look(str(part)).label
-        half = len(label) * 0.85
-        level = 1 - level if centre - half < last_end else 0
-        last_end = centre + half
+    placed, narrow = name_places(percent)
+    for part, (row, centre) in placed.items():
         ax.annotate(
-            label,
-            (centre, -0.33),
-            xytext=(0, 5 + 12 * level),
+            look(part).label,
+            (centre, row - 0.28),
+            xytext=(0, 3),
             textcoords="offset points",
             ha="center",
-            color=look(str(part)).ink,
+            color=look(part).ink,
             fontsize=9,
             fontweight="bold",
             annotation_clip=False,
         )
+    ax.set_yticks(range(len(percent)), [look(str(key)).label for key in percent.index])
+    ax.set_ylim(len(percent) - 0.6, -0.72)
+    ax.grid(visible=False)
+    ax.set_xlim(0, 100)
+    ax.set_xlabel(x_label)
+    if narrow:
+        squares = [Patch(color=look(part).colour, label=look(part).label) for part in narrow]
+        ax.legend(
+            handles=squares, title="narrow", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False,
+            fontsize=9, title_fontsize=9, handlelength=0.9, handleheight=0.9, alignment="left",
+        )  # fmt: skip
+    if title:
+        ax.set_title(title)
+    return style.finish(fig, evidence)
+
+
+CHARACTER = 1.75  # percent of the axis that a character of a name takes
+WIDE_ENOUGH = 2.5
+
+
+def name_places(percent: pd.DataFrame) -> tuple[dict[str, tuple[int, float]], list[str]]:
+    """Where each part's name stands: part -> (row, centre in percent); and the parts that find no place.
+
+    A name stands above the part's widest segment, moved sideways as far as it still touches its segment. Wide parts
+    choose first.
+    """
+    lefts = percent.cumsum(axis=1) - percent
+    taken: dict[int, list[tuple[float, float]]] = {}
+    placed, narrow = {}, []
+    for part in percent.max().sort_values(ascending=False, kind="stable").index:
+        row = int(percent[part].to_numpy().argmax())
+        width = float(percent[part].iloc[row])
+        start = float(lefts[part].iloc[row])
+        half = len(look(str(part)).label) * CHARACTER / 2
+        middle = start + width / 2
+        reach = max(0.0, half - 1)
+        found = None
+        for centre in sorted(
+            np.arange(start - reach, start + width + reach + 0.5, 0.5), key=lambda c: abs(c - middle)
+        ):
+            clear = all(centre + half <= low or high <= centre - half for low, high in taken.get(row, ()))
+            if clear and half <= centre <= 101 - half:
+                found = float(centre)
+                break
+        if width < WIDE_ENOUGH or found is None:
+            narrow.append(str(part))
+            continue
+        taken.setdefault(row, []).append((found - half, found + half))
+        placed[str(part)] = (row, found)
+    order = [str(part) for part in percent.columns]
+    return placed, sorted(narrow, key=order.index)
 
 
 def waterfall(

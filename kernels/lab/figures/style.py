@@ -95,7 +95,9 @@ STYLES: dict[str, Look] = {
     "indexer": Look("indexer", GREEN, "P"),
     "glue": Look("glue", GREY, "v"),
     "gemm": Look("GEMMs", BLUE, "o"),
-    "moe": Look("MoE", SKY, "^"),
+    "gemm_fp32": Look("FP32 GEMMs", SKY, "^"),
+    "experts": Look("experts", BLACK, "D"),
+    "combine": Look("combine", BROWN, "d"),
     "topk": Look("top-k", YELLOW, "*"),
     "other": Look("other", "#b7bcc4", "."),
     # models and limits
