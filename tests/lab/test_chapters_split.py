@@ -233,6 +233,20 @@ def test_step_times_without_a_decode_step():
     assert step_times.waterfall_picture({}, evidence).axes and step_times.over_batch(rows, evidence).axes
 
 
+def test_step_times_over_the_configured_context():
+    frame = measured(
+        op=["decode_step"] * 4, stage=["baseline"] + ["indexer_cap"] * 3, batch=[64, 64, 64, 16],
+        max_context=[8192, 8192, 1048576, 1048576], median_us=[100e3, 60e3, 63e3, 45e3],
+    )  # fmt: skip
+    rows, evidence = step_times.times(Asked(frame))
+    table = step_times.across_contexts(rows, "indexer_cap")
+    assert table.values.tolist() == [[64, 60.0, 63.0, 1.05]]
+    assert step_times.across_contexts(rows, "baseline").empty
+    assert (
+        step_times.over_context(rows, evidence, 64).axes and step_times.over_context(rows, evidence, 2).axes
+    )
+
+
 def test_step_times_take_the_widest_configuration():
     frame = measured(
         op=["decode_step"] * 3, stage=["baseline", "baseline", "indexer_cap"], batch=[64] * 3,

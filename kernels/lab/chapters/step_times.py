@@ -70,3 +70,31 @@ def over_batch(rows: pd.DataFrame, evidence: Evidence) -> Figure:
     if rows.empty:
         return not_recorded(evidence, what="a whole decode step")
     return lines(rows, evidence, by="stage", y="ms", y_label="decode step (ms)", low="p20_ms", high="p80_ms")
+
+
+def over_context(rows: pd.DataFrame, evidence: Evidence, batch: int) -> Figure:
+    """Step time at one batch over the configured context, a line a stage."""
+    rows = rows[rows["batch"] == batch]
+    if rows.empty:
+        return not_recorded(evidence, what="a whole decode step")
+    return lines(
+        rows,
+        evidence,
+        x="max_context",
+        by="stage",
+        y="ms",
+        x_label="configured context (tokens)",
+        y_label="decode step (ms)",
+        low="p20_ms",
+        high="p80_ms",
+    )
+
+
+def across_contexts(rows: pd.DataFrame, stage: str) -> pd.DataFrame:
+    """A stage's step time (ms) at the narrowest and the widest configured context by batch, and their ratio."""
+    table = rows[rows["stage"] == stage].pivot_table(index="batch", columns="max_context", values="ms")
+    if len(table.columns) < 2:
+        return pd.DataFrame(columns=["batch", "narrow_ms", "wide_ms", "ratio"])
+    ends = table[[table.columns.min(), table.columns.max()]].dropna()
+    ends.columns = ["narrow_ms", "wide_ms"]
+    return ends.assign(ratio=ends["wide_ms"] / ends["narrow_ms"]).reset_index()
