@@ -1,6 +1,7 @@
 """Compiling for GPUs that are not here: contents, failures, cache and bad input, on small kernels."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -165,3 +166,32 @@ def test_requests_for_the_same_machine_code_share_it(results):
     again = lab.compile_kernel(MODULE, "dot", TILE, crash=False)
     first = results["dot", "sm_120"]
     assert again.key == first.key and again.options == {"crash": False} != first.options
+
+
+def test_code_that_does_not_depend_on_the_pipeline_is_made_once(results):
+    """`simt` has nothing to pipeline, `dot` has: equal code is shared, other code is not mixed up with it."""
+    asked = [(impl, stages) for impl in ("simt", "dot") for stages in (1, 3)]
+    tools = "made anew"
+
+    def ask(several):
+        messages = [
+            lab._message(request.make_request(MODULE, impl, TILE | {"num_stages": stages}, "sm_120"))
+            for impl, stages in several
+        ]
+        replies = pool.ask_all([message | {"tools": tools} for message in messages], tools)
+        return [reply["result"] for reply in replies]
+
+    found = dict(zip(asked, ask(asked), strict=True))
+    made = list(Path(pool._shared.name).iterdir())
+    assert found["simt", 1]["cubin"] == found["simt", 3]["cubin"]
+    assert found["simt", 1]["key"] != found["simt", 3]["key"]
+    assert found["dot", 1]["cubin"] != found["dot", 3]["cubin"]
+    assert found["dot", 1]["resources"]["shared_bytes"] < found["dot", 3]["resources"]["shared_bytes"]
+    # Three codes, each with its resources
+    assert len(made) == 6
+    pool.stop()
+    [alone] = ask([("simt", 3)])
+    for name in ("ptx", "cubin"):
+        assert alone[name] == found["simt", 3][name]
+    same = {k: v for k, v in alone["resources"].items() if k != "seconds"}
+    assert same == {k: v for k, v in found["simt", 3]["resources"].items() if k != "seconds"}

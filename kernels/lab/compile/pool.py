@@ -84,24 +84,32 @@ def worker_count() -> int:
 _workers: list[_Worker] = []
 _lock = threading.Lock()
 _sources = ""
+_shared: tempfile.TemporaryDirectory | None = None
+
+
+def _depth(item: tuple[int, dict]) -> int:
+    return item[1].get("tile", {}).get("num_stages", 1)
 
 
 def ask_all(requests: list[dict], sources: str) -> list[dict]:
     """Answers in the order of the requests; as many at once as there are workers.
 
     `sources` identifies the kernels' source files: when they have changed, workers that imported the old ones
-    end.
+    end. Pipeline depths are taken one after the other: a tile's second depth is often the first one again, which
+    `reuse` finds once that is done.
     """
-    global _sources
+    global _sources, _shared
     with _lock:
         if sources != _sources:
             stop()
             _sources = sources
+        if _shared is None:
+            _shared = tempfile.TemporaryDirectory(prefix="kernels-reuse-")
         while len(_workers) < min(worker_count(), len(requests)):
             _workers.append(_Worker())
         pending: queue.SimpleQueue = queue.SimpleQueue()
-        for item in enumerate(requests):
-            pending.put(item)
+        for index, request in sorted(enumerate(requests), key=_depth):
+            pending.put((index, request | {"reuse": _shared.name}))
         replies: list[dict] = [{} for _ in requests]
 
         def serve(worker: _Worker) -> None:
@@ -123,5 +131,9 @@ def ask_all(requests: list[dict], sources: str) -> list[dict]:
 @atexit.register
 def stop() -> None:
     """End the worker processes; the next request starts new ones."""
+    global _shared
     while _workers:
         _workers.pop().stop()
+    if _shared is not None:
+        _shared.cleanup()
+        _shared = None

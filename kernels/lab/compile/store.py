@@ -4,6 +4,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from kernels.lab.compile import sass
@@ -36,11 +37,15 @@ def load(key: str, request: Request) -> Compiled:
     return replace(compiled, **asked, options=dict(request.options or {}))
 
 
+@lru_cache(maxsize=256)
+def _read(text: str):
+    instructions, labels = sass.parse(text)
+    return sass.count(instructions), sass.loops(instructions, labels)
+
+
 def _keep(answer: dict, text: str) -> None:
     base, resources = _base(answer["key"]), answer["resources"]
-    instructions, labels = sass.parse(text)
-    found = sass.loops(instructions, labels)
-    counts = sass.count(instructions)
+    counts, found = _read(text)
     if "spill_store_bytes" not in resources:
         # Without a ptxas log, local loads and stores stand in: they include a stack array, should there be
         # one.
@@ -67,12 +72,14 @@ def _keep(answer: dict, text: str) -> None:
 def read_machine_code(answers: list[dict]) -> None:
     """Disassemble, count and keep the kernels that workers have just compiled."""
     fresh = {answer["key"]: answer for answer in answers if "cubin" in answer}
-    batches = []
+    batches, texts = [], {}
     for arch in sorted({answer["arch"] for answer in fresh.values()}):
-        same = [answer for answer in fresh.values() if answer["arch"] == arch]
-        batches += [(arch, same[n : n + BATCH]) for n in range(0, len(same), BATCH)]
+        # Each code once: a tile at several pipeline depths is often the same code
+        codes = list(dict.fromkeys(answer["cubin"] for answer in fresh.values() if answer["arch"] == arch))
+        batches += [(arch, codes[n : n + BATCH]) for n in range(0, len(codes), BATCH)]
     with ThreadPoolExecutor(worker_count()) as threads:
-        texts = threads.map(lambda batch: disassemble_all([a["cubin"] for a in batch[1]], batch[0]), batches)
-        for (_, batch), batch_texts in zip(batches, texts, strict=True):
-            for answer, text in zip(batch, batch_texts, strict=True):
-                _keep(answer, text)
+        found = threads.map(lambda batch: disassemble_all(batch[1], batch[0]), batches)
+        for (arch, codes), of_batch in zip(batches, found, strict=True):
+            texts |= {(arch, code): text for code, text in zip(codes, of_batch, strict=True)}
+    for answer in fresh.values():
+        _keep(answer, texts[answer["arch"], answer["cubin"]])

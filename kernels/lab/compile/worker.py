@@ -22,7 +22,7 @@ import types
 from pathlib import Path
 
 from kernels import triton_mode
-from kernels.lab.compile import binaries
+from kernels.lab.compile import binaries, reuse
 
 
 class InterpretedKernelError(RuntimeError):
@@ -132,11 +132,15 @@ def answer(spec, request: dict) -> dict:
     import triton
 
     started = time.perf_counter()
-    ptx, cubin, shared, log = compile_spec(spec, request["arch"])
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        resources = binaries.resource_usage(Path(file.name))
+    if folder := request.get("reuse"):
+        identity = reuse.digest(source_of(spec).hash(), request["tools"])
+        ptx, cubin, shared, log = reuse.compile_once(
+            folder, identity, lambda: compile_spec(spec, request["arch"])
+        )
+        resources = reuse.remembered(folder, reuse.digest("usage", cubin.hex()), lambda: _usage(cubin))
+    else:
+        ptx, cubin, shared, log = compile_spec(spec, request["arch"])
+        resources = _usage(cubin)
     resources |= binaries.spills(log) or {}
     resources |= {
         "shared_bytes": shared,
@@ -145,6 +149,13 @@ def answer(spec, request: dict) -> dict:
     resources |= {"num_warps": spec.num_warps, "num_stages": spec.num_stages, "name": spec.name}
     resources |= {"seconds": round(time.perf_counter() - started, 3), "triton": triton.__version__}
     return {"key": key, "resources": resources, "ptx": ptx, "cubin": cubin, "arch": request["arch"]}
+
+
+def _usage(cubin: bytes) -> dict:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return binaries.resource_usage(Path(file.name))
 
 
 def reason_of(error: BaseException) -> str:
