@@ -4,7 +4,9 @@ import csv
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from kernels.lab import launch_model, predict, predict_fit, validation
@@ -573,3 +575,20 @@ def test_every_parameter_has_bounds_and_a_source():
         assert row["low"] <= row["value"] <= row["high"] and row["source"], row["parameter"]
     needed = {row["parameter"] for row in launch_model.parameter_table()}
     assert needed <= set(launch_model.parameters_of("sm_120"))
+
+
+def test_the_model_is_judged_on_the_newest_run_that_measured_the_operator(monkeypatch):
+    """A run can hold the decode step alone; it is passed over, wherever it stands."""
+    from kernels.lab.records import store
+
+    def record(run_id, op):
+        table = pd.DataFrame({"op": [op], "median_us": [1.0]})
+        return SimpleNamespace(info={"run_id": run_id}, table=lambda name: table)
+
+    several = [record("3", "decode_step"), record("2", "sparse_mla_decode"), record("1", "sparse_mla_decode")]
+    monkeypatch.setattr(store, "load_all", lambda device: several)
+    rows, info = validation.recorded_rows("h200")
+    assert info["run_id"] == "2" and [row["op"] for row in rows] == ["sparse_mla_decode"]
+    monkeypatch.setattr(store, "load_all", lambda device: several[:1])
+    with pytest.raises(ValueError, match="no recorded run of sparse MLA decode"):
+        validation.recorded_rows("h200")
