@@ -6,7 +6,6 @@ never be compiled in that process, and the other way round: the choice is made o
 
 import os
 import sys
-from functools import cache
 
 _VARIABLE = "TRITON_INTERPRET"
 _DECORATED = ("kernels.sparse_mla._tile", "kernels.indexer.paged")
@@ -55,41 +54,6 @@ def ensure() -> None:
         if not torch.cuda.is_available():
             os.environ[_VARIABLE] = "1"
     if interpreted():
-        _replace_operations_once()
+        from kernels import interpreter
 
-
-def _replace_operations_once() -> None:
-    """Spare the interpreter a fifth of its time.
-
-    It replaces every operation of `triton.language` by its own when a kernel starts, and again at each call of a
-    function inside the kernel, where they are replaced already. Triton 3.7; a version whose interpreter looks
-    different is left as it is.
-    """
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    function = getattr(interpreter, "InterpretedFunction", None)
-    if (
-        not all(hasattr(interpreter, name) for name in ("_patch_lang", "InterpreterError"))
-        or function is None
-    ):
-        return
-    original = function.__call__
-    if getattr(original, "replaces_once", False):
-        return
-
-    @cache
-    def sees_more(fn) -> bool:
-        return any(value is tl.core for value in fn.__globals__.values())
-
-    def call(self, *args, **kwargs):
-        inside_a_kernel = not tl.core.is_builtin(tl.load)
-        if not inside_a_kernel or sees_more(self.fn):
-            return original(self, *args, **kwargs)
-        try:
-            return self.rewrite()(*args, **kwargs)
-        except Exception as error:
-            raise interpreter.InterpreterError(repr(error)) from error
-
-    call.replaces_once = True
-    function.__call__ = call
+        interpreter.spare()
