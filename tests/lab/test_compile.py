@@ -91,16 +91,6 @@ def test_a_compiler_that_dies_is_a_result_and_the_next_request_works(results):
     assert lab.compile_kernel(MODULE, "simt", TILE, target="sm_90").ok
 
 
-def test_an_interpreted_kernel_says_what_to_do(monkeypatch):
-    monkeypatch.setitem(pool._ENVIRONMENT, "TRITON_INTERPRET", "1")
-    pool.stop()
-    try:
-        with pytest.raises(lab.InterpretedKernelError, match="TRITON_INTERPRET=0"):
-            lab.compile_kernel(MODULE, "dot", TILE | {"block": 32})
-    finally:
-        pool.stop()
-
-
 def test_an_unknown_target_lists_the_known_ones():
     with pytest.raises(ValueError, match="target: got 'sm_119', accepted are .*sm_120"):
         lab.compile_kernel(MODULE, "dot", TILE, target="sm_119")
@@ -149,7 +139,8 @@ def test_reading_many_kernels_at_once_gives_what_reading_one_gives(results, tmp_
 
     requests = [request.make_request(MODULE, impl, TILE, "sm_120") for impl in ("dot", "simt")]
     messages = [lab._message(r) | {"tools": "read again"} for r in requests]
-    answers = [reply["result"] for reply in pool.ask_all(messages, "read again")]
+    sources = {MODULE: request.source_hash(MODULE)}
+    answers = [reply["result"] for reply in pool.ask_all(messages, sources)]
     joined = disassemble.disassemble_all([a["cubin"] for a in answers], 120)
     for answer, text in zip(answers, joined, strict=True):
         path = tmp_path / "one.cubin"
@@ -168,6 +159,19 @@ def test_requests_for_the_same_machine_code_share_it(results):
     assert again.key == first.key and again.options == {"crash": False} != first.options
 
 
+# From here on, tests end the pool's processes
+
+
+def test_an_interpreted_kernel_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(pool._ENVIRONMENT, "TRITON_INTERPRET", "1")
+    pool.stop()
+    try:
+        with pytest.raises(lab.InterpretedKernelError, match="TRITON_INTERPRET=0"):
+            lab.compile_kernel(MODULE, "dot", TILE | {"block": 32})
+    finally:
+        pool.stop()
+
+
 def test_code_that_does_not_depend_on_the_pipeline_is_made_once(results):
     """`simt` has nothing to pipeline, `dot` has: equal code is shared, other code is not mixed up with it."""
     asked = [(impl, stages) for impl in ("simt", "dot") for stages in (1, 3)]
@@ -178,7 +182,7 @@ def test_code_that_does_not_depend_on_the_pipeline_is_made_once(results):
             lab._message(request.make_request(MODULE, impl, TILE | {"num_stages": stages}, "sm_120"))
             for impl, stages in several
         ]
-        replies = pool.ask_all([message | {"tools": tools} for message in messages], tools)
+        replies = pool.ask_all([message | {"tools": tools} for message in messages], {MODULE: tools})
         return [reply["result"] for reply in replies]
 
     found = dict(zip(asked, ask(asked), strict=True))
@@ -195,3 +199,26 @@ def test_code_that_does_not_depend_on_the_pipeline_is_made_once(results):
         assert alone[name] == found["simt", 3][name]
     same = {k: v for k, v in alone["resources"].items() if k != "seconds"}
     assert same == {k: v for k, v in found["simt", 3]["resources"].items() if k != "seconds"}
+
+
+def test_processes_end_when_a_source_has_changed_and_not_when_another_one_is_asked_for(monkeypatch):
+    asked = []
+
+    class Worker:
+        def ask(self, request):
+            return {"worker": self}
+
+        def let_go(self):
+            asked.append("let go")
+
+        def stop(self):
+            asked.append("stopped")
+
+    pool.stop()
+    monkeypatch.setattr(pool, "_Worker", Worker)
+    first = pool.ask_all([{}], {"a": "1"})
+    assert pool.ask_all([{}], {"a": "1", "b": "1"}) == pool.ask_all([{}], {"b": "1"}) == first
+    assert asked == []
+    assert pool.ask_all([{}], {"b": "2"}) != first
+    assert asked == ["let go", "stopped"]
+    pool.stop()

@@ -65,7 +65,7 @@ def compile_many(requests) -> list[Compiled]:
     known = {key: found for key, request in by_key.items() if (found := _look_up(key, request)) is not None}
     missing = [key for key in by_key if key not in known]
     if missing:
-        replies = pool.ask_all([_message(by_key[key]) for key in missing], str(sorted(hashes.items())))
+        replies = pool.ask_all([_message(by_key[key]) for key in missing], hashes)
         for reply in replies:
             if "interpreted" in reply:
                 raise InterpretedKernelError(reply["interpreted"])

@@ -37,6 +37,8 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self.log,
             env=os.environ | _ENVIRONMENT | {"PYTHONPATH": python_path()},
+            # Jupyter signals a closing kernel's group and waits for children that only this process can reap
+            process_group=0,
         )
 
     def _last_words(self) -> str:
@@ -64,10 +66,15 @@ class _Worker:
             self.process = None
         return reply
 
-    def stop(self) -> None:
+    def let_go(self) -> None:
+        """Close the pipe: the process ends when it has answered."""
         if self.process is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
+
+    def stop(self) -> None:
+        self.let_go()
+        if self.process is not None:
             try:
                 self.process.wait(timeout=5)
             except subprocess.TimeoutExpired:
@@ -83,7 +90,7 @@ def worker_count() -> int:
 
 _workers: list[_Worker] = []
 _lock = threading.Lock()
-_sources = ""
+_sources: dict[str, str] = {}
 _shared: tempfile.TemporaryDirectory | None = None
 
 
@@ -91,18 +98,18 @@ def _depth(item: tuple[int, dict]) -> int:
     return item[1].get("tile", {}).get("num_stages", 1)
 
 
-def ask_all(requests: list[dict], sources: str) -> list[dict]:
+def ask_all(requests: list[dict], sources: dict[str, str]) -> list[dict]:
     """Answers in the order of the requests; as many at once as there are workers.
 
-    `sources` identifies the kernels' source files: when they have changed, workers that imported the old ones
-    end. Pipeline depths are taken one after the other: a tile's second depth is often the first one again, which
-    `reuse` finds once that is done.
+    `sources` is a hash of the source files behind each module: when one that workers may have imported has changed,
+    they end. Pipeline depths are taken one after the other: a tile's second depth is often the first one again,
+    which `reuse` finds once that is done.
     """
-    global _sources, _shared
+    global _shared
     with _lock:
-        if sources != _sources:
+        if any(_sources.get(module, found) != found for module, found in sources.items()):
             stop()
-            _sources = sources
+        _sources.update(sources)
         if _shared is None:
             _shared = tempfile.TemporaryDirectory(prefix="kernels-reuse-")
         while len(_workers) < min(worker_count(), len(requests)):
@@ -132,8 +139,11 @@ def ask_all(requests: list[dict], sources: str) -> list[dict]:
 def stop() -> None:
     """End the worker processes; the next request starts new ones."""
     global _shared
+    for worker in _workers:
+        worker.let_go()
     while _workers:
         _workers.pop().stop()
+    _sources.clear()
     if _shared is not None:
         _shared.cleanup()
         _shared = None

@@ -198,3 +198,6 @@ def main() -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    # Taking torch apart would take half a second, for which whoever closed the pipe waits
+    sys.stderr.flush()
+    os._exit(0)
