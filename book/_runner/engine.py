@@ -69,15 +69,21 @@ def register(run: Run) -> str:
         def execute_managed_notebook(
             cls, nb_man, kernel_name, start_timeout=60, execution_timeout=None, **unused
         ):
-            return BookClient(
-                nb_man,
-                run,
-                kernel_name=kernel_name,
-                timeout=execution_timeout,
-                startup_timeout=start_timeout,
-                record_timing=False,
-                log=logger,
-            ).execute()
+            # Papermill writes and validates the whole notebook twice a cell. Before and after them is enough: it
+            # does so however the cells end, and nobody reads the copy in between.
+            save, nb_man.save = nb_man.save, lambda **_: None
+            try:
+                return BookClient(
+                    nb_man,
+                    run,
+                    kernel_name=kernel_name,
+                    timeout=execution_timeout,
+                    startup_timeout=start_timeout,
+                    record_timing=False,
+                    log=logger,
+                ).execute()
+            finally:
+                nb_man.save = save
 
     papermill_engines.register(ENGINE, BookEngine)
     return ENGINE
