@@ -1,5 +1,6 @@
 """Compiled or interpreted: decided once, before any kernel is decorated."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,17 +13,42 @@ from kernels import triton_mode
 
 ROOT = Path(__file__).parents[1]
 GPU = torch.cuda.is_available()
+PACKAGES = ("sparse_mla", "indexer")
 
 
-def python(program: str, interpret: str | None = None) -> str:
-    """What a fresh interpreter prints, or the last line of its error."""
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    if interpret is not None:
-        environment["TRITON_INTERPRET"] = interpret
+# Torch's import, which kernels wait for, is most of what a fresh process does: once for all of them
+FRESH = """
+import contextlib, io, json, os, sys
+import torch
+for program, interpret in json.load(sys.stdin):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.environ.pop("TRITON_INTERPRET", None)
+        if interpret is not None:
+            os.environ["TRITON_INTERPRET"] = interpret
+        said = io.StringIO()
+        try:
+            assert "triton" not in sys.modules
+            with contextlib.redirect_stdout(said):
+                exec(program, {})
+            answer = said.getvalue().strip()
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writer, answer.encode())
+        os._exit(0)
+    os.close(writer)
+    print(json.dumps(open(reader).read()), flush=True)
+    os.wait()
+"""
+
+
+def python(*asked: tuple[str, str | None]) -> list[str]:
+    """What processes without Triton print or raise, for each program and its TRITON_INTERPRET."""
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", FRESH], cwd=ROOT, input=json.dumps(asked), capture_output=True, text=True
     )
-    return done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -72,25 +98,25 @@ def test_kernels_of_the_other_mode_are_refused(monkeypatch):
     assert os.environ["TRITON_INTERPRET"] == "0"
 
 
-@pytest.mark.parametrize("package", ["sparse_mla", "indexer"])
-def test_importing_kernels_interprets_where_there_is_no_gpu(package):
-    program = f"import kernels.{package}; from kernels import triton_mode; print(triton_mode.interpreted())"
-    assert python(program) == str(not GPU)
+IMPORT = "import kernels.{}; from kernels import triton_mode; print(triton_mode.interpreted())"
+
+
+def test_importing_kernels_interprets_where_there_is_no_gpu():
+    cases = [(IMPORT.format(package), value) for package in PACKAGES for value in (None, "0", "1")]
     # The caller's word counts in either direction: a CPU machine compiles for another target
-    assert python(program, "0") == "False"
-    assert python(program, "1") == "True"
+    assert python(*cases) == [str(not GPU), "False", "True"] * len(PACKAGES)
 
 
 def test_choosing_after_the_import():
     program = "import kernels.sparse_mla; from kernels import triton_mode; print(triton_mode.choose('cpu'))"
-    assert python(program, "1") == "cpu"
-    assert python(program, "0").startswith(
-        "RuntimeError: device: 'cpu' needs TRITON_INTERPRET=1, but kernels."
-    )
+    chosen, refused = python((program, "1"), (program, "0"))
+    assert chosen == "cpu"
+    assert refused.startswith("RuntimeError: device: 'cpu' needs TRITON_INTERPRET=1, but kernels.")
 
 
 def test_the_package_is_light():
     program = (
         "import sys, kernels; print('torch' in sys.modules, 'triton' in sys.modules, kernels.__version__)"
     )
-    assert python(program).startswith("False False 0.")
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("False False 0."), done.stderr
