@@ -21,9 +21,9 @@ UNTRACED = (
 )
 LONG = {
     -4: "book/test_pages.py",
-    -3: "sparse_mla/test_matrix.py",
-    -2: "book/test_runner.py",
-    -1: "test_triton_mode.py",
+    -3: "book/test_runner.py",
+    -2: "lab/test_legality.py",
+    -1: "sparse_mla/test_matrix.py",
     1: "book/test_whole_book.py",
 }
 

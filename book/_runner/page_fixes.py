@@ -5,6 +5,7 @@ on a page that holds it twice; so `replace_thebe` puts this extension where Jupy
 """
 
 import re
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,6 +30,7 @@ def setup(app):
     """Sphinx calls this."""
     app.add_config_value("thebe_config", {}, "html")  # Jupyter Book sets it
     app.connect("builder-inited", complete_single_page)
+    app.connect("builder-inited", read_numbered_pages_once)
     app.connect("doctree-read", describe_figures)
     app.connect("doctree-resolved", link_sources)
     app.connect("doctree-resolved", keep_units_beside_numbers)
@@ -43,6 +45,20 @@ def complete_single_page(app) -> None:
     handlers = app.registry.translation_handlers
     if "singlehtml" in handlers:
         handlers["singlehtml"] = {**handlers.get("html", {}), **handlers["singlehtml"]}
+
+
+def read_numbered_pages_once(app) -> None:
+    """Keep the pages that {numref} points to: Sphinx reads the whole page for each, to look at one node of it."""
+    domain = app.env.get_domain("std")
+    resolve = domain._resolve_numref_xref
+
+    class Keeping:
+        get_doctree = staticmethod(cache(app.env.get_doctree))
+
+        def __getattr__(self, name):
+            return getattr(app.env, name)
+
+    domain._resolve_numref_xref = lambda env, *rest: resolve(Keeping(), *rest)
 
 
 def describe_figures(app, doctree) -> None:
