@@ -17,6 +17,9 @@ LABELS = {
     "token_rows": "tokens as rows",
     "prefetch_l2": "prefetch into L2",
     "gather_only": "the gather alone",
+    "cluster": "merged in a cluster",
+    "warp_columns": "columns by warp",
+    "several_heads": "four heads a program",
 }
 
 
