@@ -92,6 +92,6 @@ def racecheck() -> tuple[pd.DataFrame, Evidence]:
     found = pd.read_csv(LOG)
     evidence = Evidence(
         "recorded", device=found["device"].iloc[0], date_utc=found["date"].iloc[0],
-        note="counts of a tool, noted on one day; `barriers` are those of a version tried for this",
+        note="a tool's counts, noted on one day",
     )  # fmt: skip
     return found, evidence
