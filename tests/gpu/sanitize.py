@@ -6,7 +6,7 @@
 
 racecheck has been seen to end with 0 though it had printed hazards: read its last line. Triton's modules do not tell
 the tool how many mbarriers they use. Hazards between `store_tile` and the `ldmatrix` of a tile with producers are
-known to be the tool's: see the README.
+known and read as the tool's: see the README.
 
 PyTorch's caching allocator hides reads past a tensor and of unwritten memory, so it is switched off here.
 Results and scratch come from `torch.empty`, so that initcheck sees a read of what nobody wrote. The oracle is

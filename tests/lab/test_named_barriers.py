@@ -15,6 +15,23 @@ def test_the_edits_leave_no_mbarrier():
     assert version.count("    arrive(") == 3 and version.count("wait(8 +") == version.count("wait(10 +") == 1
 
 
+PTX = """
+    bar.sync 0, 128;
+    @%p1 mbarrier.arrive.shared::cta.b64 _, [%r1];
+    st.shared.b32 [%r2], %r3;
+    ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r4}, [%r5];
+    @%p1 mbarrier.arrive.shared::cta.b64 _, [%r1];
+    barrier.sync 1;
+    st.global.b32 [%rd1], %r3;
+    @%p1 mbarrier.arrive.shared::cta.b64 _, [%r1];
+"""
+
+
+def test_accesses_between_a_meeting_and_an_arrival_are_counted():
+    assert named_barriers.accesses_before_arrivals(PTX) == [0, 2, 0]
+    assert named_barriers.accesses_before_arrivals("mbarrier.arrive.shared::cta.b64 _, [%r1];") == [None]
+
+
 def test_the_log_has_a_version_that_is_clean_and_one_that_must_not_be():
     found, evidence = named_barriers.racecheck()
     assert evidence.kind == "recorded" and found["version"].iloc[0] in named_barriers.VERSIONS

@@ -7,13 +7,14 @@ the same reads and writes; compute-sanitizer's racecheck follows the second only
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
 
 from kernels.lab.chapters.edited import ANYTHING, Built, compile_versions
-from kernels.lab.compile import sass
+from kernels.lab.compile import compile_many, make_request, sass
 from kernels.lab.evidence import Evidence
 from kernels.sparse_mla.tiles import Tile
 
@@ -84,6 +85,29 @@ def compare(target: str = "sm_120") -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def accesses_before_arrivals(ptx: str) -> list[int | None]:
+    """For each arrival at an mbarrier: accesses to shared memory since the last barrier of its group of warps.
+
+    0 means that what every thread of the group wrote or read lies before the barrier, and so before the arrival. None
+    means that no barrier precedes it.
+    """
+    found, since = [], None
+    for line in ptx.splitlines():
+        if re.search(r"\bbar(rier)?\.sync\b", line):
+            since = 0
+        elif "mbarrier.arrive" in line:
+            found.append(since)
+        elif since is not None and re.search(r"\b(ld|st)\.shared|\b(ld|st)matrix", line):
+            since += 1
+    return found
+
+
+def shipped_arrivals(target: str = "sm_120") -> list[int | None]:
+    """`accesses_before_arrivals` of the shipped kernel with the tile of `compare`."""
+    [one] = compile_many([make_request("kernels.sparse_mla.signatures", "staged", TILE, target)])
+    return accesses_before_arrivals(one.ptx)
 
 
 @lru_cache
