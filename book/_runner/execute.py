@@ -128,7 +128,7 @@ class Pool:
         """The worker's and its kernel's environment: this repository's kernels, nobody's Jupyter settings."""
         private = self.book.build / "jupyter"
         ahead = [str(self.book.root), os.environ.get("PYTHONPATH", "")]
-        cores = str(max(1, (os.cpu_count() or 1) // self.jobs))
+        own_cores = str(max(1, (os.cpu_count() or 1) // self.jobs))
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path for path in ahead if path),
@@ -136,9 +136,9 @@ class Pool:
             "JUPYTER_CONFIG_DIR": str(private / "config"),
             "IPYTHONDIR": str(private / "ipython"),
             "JUPYTER_PLATFORM_DIRS": "1",
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", cores),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", own_cores),
             # Each compiler imports torch: chapters side by side start as few as there are cores
-            "KERNELS_COMPILE_WORKERS": os.environ.get("KERNELS_COMPILE_WORKERS", cores),
+            "KERNELS_COMPILE_WORKERS": os.environ.get("KERNELS_COMPILE_WORKERS", own_cores),
             "BOOK_BUILD_DIR": str(self.book.build),
             "BOOK_RUN_ID": self.run_id,
         } | ({} if self.measures else {"BOOK_SKIP_EXPERIMENTS": "all"})

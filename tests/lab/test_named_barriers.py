@@ -30,9 +30,11 @@ PTX = """
 def test_accesses_between_a_meeting_and_an_arrival_are_counted():
     assert named_barriers.accesses_before_arrivals(PTX) == [0, 2, 0]
     assert named_barriers.accesses_before_arrivals("mbarrier.arrive.shared::cta.b64 _, [%r1];") == [None]
+    jumped_to = PTX.replace("    @%p1", "$L__BB0_4:\n    @%p1", 1)
+    assert named_barriers.accesses_before_arrivals(jumped_to) == [None, None, 0]
 
 
-def test_the_log_has_a_version_that_is_clean_and_one_that_must_not_be():
+def test_what_the_appendix_says_of_the_log_is_in_it():
     found, evidence = named_barriers.racecheck()
     assert evidence.kind == "recorded" and found["version"].iloc[0] in named_barriers.VERSIONS
     by_version = found.set_index("version")["hazards"]

@@ -5,38 +5,39 @@ from __future__ import annotations
 import torch
 import triton
 
-from kernels.lab.candidates.plan import CHUNK_T, MOST_CHUNKS, PER_PASS, WARPS, chunks_of
+from kernels.lab.candidates.plan import PER_PASS, TILE, chunks_of
+from kernels.lab.split_launch import prepare
 from kernels.sparse_mla import launch
-from kernels.sparse_mla.combine import combine_kernel
 from kernels.sparse_mla.layout import HEAD_DIM
-from kernels.sparse_mla.plan import Plan, workspace_bytes
-from kernels.sparse_mla.tiles import Tile
+from kernels.sparse_mla.plan import Plan
 from kernels.sparse_mla.validate import Inputs, check_inputs
+
+
+def why_not(device: torch.device) -> str | None:
+    """Why the candidate cannot run on a device, or None where it can."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9:
+        return None
+    return f"the candidate multiplies by wgmma, which sm_90 has; this is {device}"
 
 
 def arguments(
     inputs: Inputs, num_splits: int, out, lse, partial_out, partial_lse, release: str, overlap: bool
 ):
-    """Every argument of the kernel.
+    """Every argument of the kernel, from the staged rung's.
 
     Raises:
-        ValueError: a share of more than `MOST_CHUNKS` chunks.
+        ValueError: a share of too many chunks.
     """
+    from kernels.lab.candidates.one_pass import one_pass_kernel
+
     chunks = chunks_of(inputs.main.topk, inputs.extra_topk, num_splits)
-    if chunks > MOST_CHUNKS:
-        raise ValueError(
-            f"num_splits: got {num_splits}, so {chunks} chunks a share; accepted are {MOST_CHUNKS}"
-        )
-    plan = Plan("staged", Tile(64, CHUNK_T, WARPS, 1, True), num_splits, release)
-    given = launch.staged_arguments(inputs, plan, out, lse, partial_out, partial_lse, overlap)
-    for name in ("BLOCK_T", "BUFFERS", "WGMMA"):
-        del given[name]
-    return given | {
-        "CHUNK_T": CHUNK_T,
+    plan = Plan("staged", TILE, num_splits, release)
+    given = launch.staged_arguments(inputs, plan, out, lse, partial_out, partial_lse, overlap) | {
         "CHUNKS": chunks,
         "PER_PASS": min(chunks, PER_PASS),
-        "SEGMENT": triton.next_power_of_2(chunks * CHUNK_T),
+        "SEGMENT": triton.next_power_of_2(chunks * TILE.block_t),
     }
+    return {name: given[name] for name in one_pass_kernel.arg_names}
 
 
 def decode(
@@ -64,7 +65,7 @@ def decode(
         workspace: uint8 scratch of `plan.workspace_bytes(batch, heads, num_splits)` bytes.
 
     Raises:
-        ValueError: a share that does not fit, or memory that rung `staged` cannot read.
+        ValueError: a share that does not fit, another device, or memory that rung `staged` cannot read.
     """
     from kernels.lab.candidates.one_pass import one_pass_kernel
 
@@ -72,29 +73,18 @@ def decode(
         q, kv_cache, indices, topk_length, softmax_scale, attn_sink,
         extra_kv_cache, extra_indices, extra_topk_length,
     )  # fmt: skip
-    if reason := launch.misaligned(inputs):
+    chunks_of(inputs.main.topk, inputs.extra_topk, num_splits)
+    if reason := why_not(q.device) or launch.misaligned(inputs):
         raise ValueError(reason)
+    split = prepare(inputs, num_splits, workspace, out, lse)
     batch, heads, _ = inputs.q.shape
-    rows = batch * num_splits * heads
-    if workspace is None:
-        workspace = torch.empty(workspace_bytes(batch, heads, num_splits), dtype=torch.uint8, device=q.device)
-    partial_out = workspace[: rows * HEAD_DIM * 2].view(torch.bfloat16)
-    partial_lse = workspace[partial_out.nbytes : partial_out.nbytes + rows * 4].view(torch.float32)
-    out = torch.empty_like(inputs.q) if out is None else out
-    lse = torch.empty(batch, heads, dtype=torch.float32, device=q.device) if lse is None else lse
-    overlap = launch.can_overlap(inputs.q)
-    options = {"launch_pdl": True} if overlap else {}
-    one_pass_kernel[(batch, -(-heads // 64), num_splits)](
-        **arguments(inputs, num_splits, out, lse, partial_out, partial_lse, release, overlap),
-        num_warps=WARPS,
-        num_stages=1,
-        **options,
+    scratch = (split.out, split.lse, split.partial_out, split.partial_lse)
+    one_pass_kernel[(batch, -(-heads // TILE.block_h), num_splits)](
+        **arguments(inputs, num_splits, *scratch, release, split.overlap),
+        num_warps=TILE.num_warps,
+        num_stages=TILE.num_stages,
+        **split.options,
     )
     if num_splits > 1:
-        combine_kernel[(batch, heads)](
-            **launch.combine_arguments(inputs, partial_out, partial_lse, out, lse, num_splits, overlap),
-            num_warps=launch.COMBINE_WARPS,
-            num_stages=1,
-            **options,
-        )
-    return out, lse
+        split.combine()
+    return split.out, split.lse

@@ -34,15 +34,15 @@ from kernels.sparse_mla.staged import (
 @gluon.jit
 def attend_chunks(
     q_smem, k_chunks, p_chunks, words, scales, biases, acc, m, total, scale_log2,
-    START: gl.constexpr, COUNT: gl.constexpr, CHUNK_T: gl.constexpr, BLOCK_H: gl.constexpr,
+    START: gl.constexpr, COUNT: gl.constexpr, BLOCK_T: gl.constexpr, BLOCK_H: gl.constexpr,
     S2: gl.constexpr, A2: gl.constexpr,
 ):  # fmt: skip
     """Fold chunks `START : START + COUNT` into accumulator, maximum (base 2) and sum of weights."""
-    zeros = gl.zeros([BLOCK_H, CHUNK_T], gl.float32, layout=S2)
+    zeros = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
     pending = ()
     present = ()
     for c in gl.static_range(COUNT):
-        store_tile(k_chunks[c], words[START + c][0], words[START + c][1], scales, START + c, CHUNK_T)
+        store_tile(k_chunks[c], words[START + c][0], words[START + c][1], scales, START + c, BLOCK_T)
         present += (biases.index(START + c).load(gl.SliceLayout(0, S2)),)
         fence_async_shared()
         pending += (warpgroup_mma(q_smem, k_chunks[c].permute((1, 0)), zeros, use_acc=False, is_async=True),)
@@ -88,26 +88,26 @@ def one_pass_kernel(
     stride_out_row, stride_out_head, stride_lse_row,
     PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, UNIT: gl.constexpr,
     HAS_LENGTH: gl.constexpr, HAS_EXTRA: gl.constexpr, HAS_EXTRA_LENGTH: gl.constexpr, HAS_SINK: gl.constexpr,
-    BLOCK_H: gl.constexpr, CHUNK_T: gl.constexpr, CHUNKS: gl.constexpr, PER_PASS: gl.constexpr,
+    BLOCK_H: gl.constexpr, BLOCK_T: gl.constexpr, CHUNKS: gl.constexpr, PER_PASS: gl.constexpr,
     SEGMENT: gl.constexpr, FINAL: gl.constexpr, OVERLAP: gl.constexpr,
 ):  # fmt: skip
-    """The share of a split must fit: `CHUNKS` chunks of CHUNK_T candidates. SEGMENT is the tables' length."""
+    """The share of a split must fit: `CHUNKS` chunks of BLOCK_T candidates. SEGMENT is the tables' length."""
     wait_for_predecessor(release, OVERLAP)
     WARPS: gl.constexpr = gl.num_warps()
     WARPS_N: gl.constexpr = WARPS // 4
     Q2: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
     T1: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     TABLE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    S2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, WARPS_N], [16, CHUNK_T // WARPS_N, 16])
+    S2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, WARPS_N], [16, BLOCK_T // WARPS_N, 16])
     A2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, WARPS_N], [16, 256, 16])
     SMEM: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    P_SMEM: gl.constexpr = gl.NVMMASharedLayout(2 * CHUNK_T, 16, 2)
+    P_SMEM: gl.constexpr = gl.NVMMASharedLayout(2 * BLOCK_T, 16, 2)
     row = gl.program_id(0).to(gl.int64)
     split = gl.program_id(2)
     num_splits = gl.num_programs(2)
     head_first = gl.program_id(1) * BLOCK_H
     length, extra_length, chunks, first, last = share_of_row(
-        length_ptr, extra_length_ptr, row, stride_length, stride_extra_length, topk, extra_topk, CHUNK_T,
+        length_ptr, extra_length_ptr, row, stride_length, stride_extra_length, topk, extra_topk, BLOCK_T,
         HAS_LENGTH, HAS_EXTRA, HAS_EXTRA_LENGTH,
     )  # fmt: skip
     # A split without candidates reads no query: to it, there are no heads
@@ -117,20 +117,20 @@ def one_pass_kernel(
     scale_smem = gl.allocate_shared_memory(gl.int64, [SEGMENT], TABLE)
     bias_smem = gl.allocate_shared_memory(gl.float32, [SEGMENT], TABLE)
     # The same tables by chunk
-    addresses = address_smem._reinterpret(gl.int64, [SEGMENT // CHUNK_T, CHUNK_T], TABLE)
-    scales = scale_smem._reinterpret(gl.int64, [SEGMENT // CHUNK_T, CHUNK_T], TABLE)
-    biases = bias_smem._reinterpret(gl.float32, [SEGMENT // CHUNK_T, CHUNK_T], TABLE)
+    addresses = address_smem._reinterpret(gl.int64, [SEGMENT // BLOCK_T, BLOCK_T], TABLE)
+    scales = scale_smem._reinterpret(gl.int64, [SEGMENT // BLOCK_T, BLOCK_T], TABLE)
+    biases = bias_smem._reinterpret(gl.float32, [SEGMENT // BLOCK_T, BLOCK_T], TABLE)
     q_smem = gl.allocate_shared_memory(gl.bfloat16, [BLOCK_H, 512], SMEM)
     k_chunks = ()
     p_chunks = ()
     for _ in gl.static_range(PER_PASS):
-        k_chunks += (gl.allocate_shared_memory(gl.bfloat16, [CHUNK_T, 512], SMEM),)
-        p_chunks += (gl.allocate_shared_memory(gl.bfloat16, [BLOCK_H, CHUNK_T], P_SMEM),)
+        k_chunks += (gl.allocate_shared_memory(gl.bfloat16, [BLOCK_T, 512], SMEM),)
+        p_chunks += (gl.allocate_shared_memory(gl.bfloat16, [BLOCK_H, BLOCK_T], P_SMEM),)
 
     slot = load_slots(
         indices_ptr + row * stride_indices, length,
         extra_indices_ptr + row * stride_extra_indices, extra_length, first, last, chunks,
-        HAS_EXTRA, CHUNK_T, SEGMENT, T1,
+        HAS_EXTRA, BLOCK_T, SEGMENT, T1,
     )  # fmt: skip
     q_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, Q2))
     column = gl.arange(0, 512, layout=gl.SliceLayout(0, Q2))[None, :]
@@ -139,12 +139,12 @@ def one_pass_kernel(
     async_copy.commit_group()
     token, scale = locate(
         slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first, chunks,
-        PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, CHUNK_T, SEGMENT, T1,
+        PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
     )  # fmt: skip
     low, high = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
     words = ()
     for c in gl.static_range(CHUNKS):
-        words += (fetch_tile(addresses, kv_ptr, c, UNIT, CHUNK_T),)
+        words += (fetch_tile(addresses, kv_ptr, c, UNIT, BLOCK_T),)
     scale_smem.store(packed(low, high))
     async_copy.wait_group(0)
 
@@ -155,7 +155,7 @@ def one_pass_kernel(
     for start in gl.static_range(0, CHUNKS, PER_PASS):
         acc, m, total = attend_chunks(
             q_smem, k_chunks, p_chunks, words, scales, biases, acc, m, total, scale_log2,
-            start, PER_PASS if start + PER_PASS <= CHUNKS else CHUNKS - start, CHUNK_T, BLOCK_H, S2, A2,
+            start, PER_PASS if start + PER_PASS <= CHUNKS else CHUNKS - start, BLOCK_T, BLOCK_H, S2, A2,
         )  # fmt: skip
     release_successor(release, OVERLAP)
     write_result(

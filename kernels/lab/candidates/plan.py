@@ -1,18 +1,25 @@
-"""The sizes of the candidate's blocks, from shapes alone."""
+"""The candidate's tile and shares, from shapes alone. The compiler's processes look for `Tile` here."""
 
 from __future__ import annotations
 
 from kernels.sparse_mla.tiles import Tile
 
-CHUNK_T = 32
+TILE = Tile(64, 32, 8, 1, True)
+"""64 heads by a chunk of 32 candidates, multiplied by wgmma."""
 PER_PASS = 4  # chunks whose buffers, with the queries, fit into a block's shared memory
-MOST_CHUNKS = 5  # words of more would not fit into the registers
-WARPS = 8
+MOST_CHUNKS = 5  # the words of more would not fit into the registers
 
 
 def chunks_of(topk: int, extra_topk: int, num_splits: int) -> int:
-    """Chunks of the largest share of a row, from the widths alone."""
-    return -(-(-(-topk // CHUNK_T) + -(-extra_topk // CHUNK_T)) // num_splits)
+    """Chunks of the largest share of a row, from the widths alone.
 
-
-__all__ = ["CHUNK_T", "MOST_CHUNKS", "PER_PASS", "WARPS", "Tile", "chunks_of"]
+    Raises:
+        ValueError: more than `MOST_CHUNKS`.
+    """
+    in_row = -(-topk // TILE.block_t) + -(-extra_topk // TILE.block_t)
+    chunks = -(-in_row // num_splits)
+    if chunks > MOST_CHUNKS:
+        raise ValueError(
+            f"num_splits: got {num_splits}, so {chunks} chunks a share; accepted are {MOST_CHUNKS} at most"
+        )
+    return chunks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels.lab.candidates.launch import arguments
-from kernels.lab.candidates.plan import CHUNK_T, WARPS, Tile
+from kernels.lab.candidates.plan import TILE, Tile
 from kernels.sparse_mla.layout import ENTRY_BYTES, padded_page_stride
 from kernels.sparse_mla.validate import Candidates, Inputs
 from kernels.spec import KernelSpec, specialise
@@ -21,17 +21,15 @@ def _candidates(batch: int, topk: int, page_size: int) -> Candidates:
 def signature(
     impl: str, tile: Tile, *, heads: int = 64, topk: int = 512, extra_topk: int = 0, num_splits: int = 8
 ) -> KernelSpec:
-    """The `KernelSpec` of "one_pass". `tile` is what the launch has: 64 heads by 32 tokens on 8 warps.
+    """The `KernelSpec` of "one_pass"; `tile` has to be `plan.TILE`.
 
     Raises:
         ValueError: another name or tile, or a share that does not fit.
     """
     from kernels.lab.candidates.one_pass import one_pass_kernel
 
-    if impl != "one_pass" or (tile.block_h, tile.block_t, tile.num_warps) != (64, CHUNK_T, WARPS):
-        raise ValueError(
-            f"impl: got {impl!r} with {tile}, accepted is 'one_pass' with 64 by {CHUNK_T} on {WARPS}"
-        )
+    if impl != "one_pass" or tile != TILE:
+        raise ValueError(f"impl: got {impl!r} with {tile}, accepted is 'one_pass' with {TILE}")
     batch = 2
     q = torch.empty(batch, heads, 512, dtype=torch.bfloat16, device="meta")
     extra = _candidates(batch, extra_topk, 64) if extra_topk else None
@@ -42,4 +40,4 @@ def signature(
     partial_out = torch.empty(rows * 512, dtype=torch.bfloat16, device="meta")
     partial_lse = torch.empty(rows, dtype=torch.float32, device="meta")
     given = arguments(inputs, num_splits, out, lse, partial_out, partial_lse, "start", True)
-    return specialise(impl, one_pass_kernel, given, num_warps=WARPS, num_stages=1)
+    return specialise(impl, one_pass_kernel, given, num_warps=tile.num_warps, num_stages=tile.num_stages)

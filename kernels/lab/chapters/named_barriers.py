@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kernels.lab.chapters.edited import ANYTHING, Built, compile_versions
+from kernels.lab.chapters.edited import ANYTHING, compile_versions
 from kernels.lab.compile import compile_many, make_request, sass
 from kernels.lab.evidence import Evidence
 from kernels.sparse_mla.tiles import Tile
@@ -66,20 +66,16 @@ NAMED = (
 VERSIONS = {"one thread for its group (shipped)": {}, "every thread for itself": {"specialised": NAMED}}
 
 
-def _count(built: Built, *names: str) -> int:
-    """Instructions whose name begins with one of `names`."""
-    return sum(one.mnemonic.startswith(names) for one in sass.parse(built.sass)[0])
-
-
 def compare(target: str = "sm_120") -> pd.DataFrame:
     """Columns version, mbarriers, barriers (instructions), registers, spill_bytes of both versions' machine code."""
     rows = []
     for name, built in zip(VERSIONS, compile_versions(list(VERSIONS.values()), TILE, target), strict=True):
+        opcodes = sass.count(sass.parse(built.sass)[0]).opcodes
         rows.append(
             {
                 "version": name,
-                "mbarriers": _count(built, "SYNCS"),
-                "barriers": _count(built, "BAR"),
+                "mbarriers": opcodes.get("SYNCS", 0),
+                "barriers": opcodes.get("BAR", 0),
                 "registers": built.registers,
                 "spill_bytes": built.spill_bytes,
             }
@@ -91,12 +87,14 @@ def accesses_before_arrivals(ptx: str) -> list[int | None]:
     """For each arrival at an mbarrier: accesses to shared memory since the last barrier of its group of warps.
 
     0 means that what every thread of the group wrote or read lies before the barrier, and so before the arrival. None
-    means that no barrier precedes it.
+    means that no barrier stands in front of it, or that a jump may lead in between.
     """
     found, since = [], None
     for line in ptx.splitlines():
         if re.search(r"\bbar(rier)?\.sync\b", line):
             since = 0
+        elif re.match(r"\s*\$\w+:", line):
+            since = None
         elif "mbarrier.arrive" in line:
             found.append(since)
         elif since is not None and re.search(r"\b(ld|st)\.shared|\b(ld|st)matrix", line):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from kernels.lab import timing
-from kernels.lab.candidates import launch, plan
+from kernels.lab.candidates import launch
+from kernels.lab.candidates.plan import TILE
 from kernels.lab.experiments import sparse
 from kernels.lab.experiments.point import Point
-from kernels.sparse_mla import plan as planning
-from kernels.sparse_mla.reference import sparse_mla_decode_reference
 from kernels.sparse_mla.tiles import RELEASES
 
 NAME = "one_pass"
@@ -26,32 +27,13 @@ def build(
     """
     if point.impl not in IMPLS:
         return sparse.build(point, device, sets, pool_tokens)
-    if device != "cuda" or torch.cuda.get_device_capability()[0] != 9:
-        raise LookupError("the candidate multiplies by wgmma, which sm_90 has")
+    if reason := launch.why_not(torch.device(device)):
+        raise LookupError(reason)
     if sets is None:
         sets = timing.sets_needed(sparse.bytes_per_call(point), timing.device_l2_bytes())
     given = sparse.inputs(point, device, sets, pool_tokens)
-    size = planning.workspace_bytes(point.batch, point.heads, point.num_splits)
-    workspace = torch.empty(size, dtype=torch.uint8, device=device)
-    out = torch.empty_like(given.q)
-    lse = torch.empty(sets, point.batch, point.heads, device=device)
-
-    def one(index: int):
-        chosen = {"num_splits": point.num_splits, "release": IMPLS[point.impl], "workspace": workspace}
-        arguments = given.arguments(index) | chosen | {"out": out[index], "lse": lse[index]}
-        return lambda: launch.decode(**arguments)
-
-    calls = [one(index) for index in range(sets)]
-
-    def check() -> tuple[float, str | None]:
-        got_out, got_lse = calls[0]()
-        count = min(point.batch, sparse.CHECKED_ROWS)
-        rows = torch.linspace(0, point.batch - 1, count, device=device).round().long()
-        arguments = given.arguments(0)
-        for name in ("q", "indices", "topk_length", "extra_indices", "extra_topk_length"):
-            if arguments.get(name) is not None:
-                arguments[name] = arguments[name][rows]
-        return sparse.errors(got_out[rows], got_lse[rows], *sparse_mla_decode_reference(**arguments))
-
-    tile = {"block_h": 64, "block_t": plan.CHUNK_T, "num_warps": plan.WARPS, "num_stages": 1}
+    decode = partial(launch.decode, num_splits=point.num_splits, release=IMPLS[point.impl])
+    calls = sparse.own_calls(decode, point, given, sets, point.num_splits)
+    tile = {name: getattr(TILE, name) for name in ("block_h", "block_t", "num_warps", "num_stages")}
+    check = sparse.check_of(calls[0], point, given)
     return timing.Case(point.row() | tile, calls, check, sparse.TOLERANCE, sparse.bytes_per_call(point))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
+from functools import partial
 
 from kernels.lab import timing, variants
 from kernels.lab.experiments import sparse
 from kernels.lab.experiments.point import Point
 from kernels.lab.variants.plan import Variant
 from kernels.sparse_mla import plan as planning
-from kernels.sparse_mla.reference import sparse_mla_decode_reference
 from kernels.sparse_mla.tiles import Tile
 
 
@@ -43,30 +42,11 @@ def build(
     given = sparse.inputs(point, device, sets, pool_tokens)
     sm_count = planning.device_of(given.q).sm_count
     num_splits = point.num_splits or splits(variant, tile, point, sm_count)
-    size = planning.workspace_bytes(point.batch, point.heads, num_splits)
-    workspace = torch.empty(size, dtype=torch.uint8, device=device)
-    out = torch.empty_like(given.q)
-    lse = torch.empty(sets, point.batch, point.heads, device=device)
-
-    def one(index: int):
-        chosen = {"tile": tile, "num_splits": num_splits, "workspace": workspace}
-        arguments = given.arguments(index) | chosen | {"out": out[index], "lse": lse[index]}
-        return lambda: variants.decode(variant.name, **arguments)
-
-    calls = [one(index) for index in range(sets)]
-
-    def check() -> tuple[float, str | None]:
-        got_out, got_lse = calls[0]()
-        count = min(point.batch, sparse.CHECKED_ROWS)
-        rows = torch.linspace(0, point.batch - 1, count, device=device).round().long()
-        arguments = given.arguments(0)
-        for name in ("q", "indices", "topk_length"):
-            if arguments.get(name) is not None:
-                arguments[name] = arguments[name][rows]
-        want = sparse_mla_decode_reference(**arguments)
-        live = min(point.context or point.topk, point.topk)
-        return errors(got_out[rows], got_lse[rows], *want, variant.lse_tolerance(live))
-
+    decode = partial(variants.decode, variant.name, tile=tile, num_splits=num_splits)
+    calls = sparse.own_calls(decode, point, given, sets, num_splits)
+    live = min(point.context or point.topk, point.topk)
+    judge = partial(errors, lse_tolerance=variant.lse_tolerance(live))
+    check = sparse.check_of(calls[0], point, given, judge)
     row = point.row() | {"num_splits": num_splits, "block_h": tile.block_h, "block_t": tile.block_t}
     row |= {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     return timing.Case(row, calls, check, variant.tolerance, sparse.bytes_per_call(point))

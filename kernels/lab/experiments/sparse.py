@@ -4,7 +4,9 @@ float64.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ CHECKED_ROWS = 8
 SCALE = layout.HEAD_DIM**-0.5
 _CHUNK = 1 << 16
 _pools: dict[tuple, torch.Tensor] = {}
+Judge = Callable[..., tuple[float, str | None]]
 
 
 def pool(tokens: int, page_size: int, device: str) -> torch.Tensor:
@@ -215,40 +218,45 @@ def build(
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
         )
-        calls = _own_calls(point, given, sets, chosen, device)
+        scratch = getattr(torch, point.scratch)
+        decode = partial(sparse_mla_decode, plan=chosen, scratch_dtype=scratch)
+        calls = own_calls(decode, point, given, sets, chosen.scratch_splits, scratch)
+    return timing.Case(row, calls, check_of(calls[0], point, given), TOLERANCE, bytes_per_call(point))
+
+
+def check_of(call: timing.Call, point: Point, given: Inputs, judge: Judge = errors) -> Callable:
+    """The check of a case: some rows of the first set's call against the float64 reference, as `judge` sees it."""
 
     def check() -> tuple[float, str | None]:
-        out, lse = calls[0]()
-        rows = (
-            torch.linspace(0, point.batch - 1, min(point.batch, CHECKED_ROWS), device=device).round().long()
-        )
+        out, lse = call()
+        count = min(point.batch, CHECKED_ROWS)
+        rows = torch.linspace(0, point.batch - 1, count, device=out.device).round().long()
         arguments = given.arguments(0)
         for name in ("q", "indices", "topk_length", "extra_indices", "extra_topk_length"):
             if arguments.get(name) is not None:
                 arguments[name] = arguments[name][rows]
-        want_out, want_lse = sparse_mla_decode_reference(**arguments)
-        return errors(out[rows], lse[rows], want_out, want_lse)
+        return judge(out[rows], lse[rows], *sparse_mla_decode_reference(**arguments))
 
-    return timing.Case(row, calls, check, TOLERANCE, bytes_per_call(point))
+    return check
 
 
-def _own_calls(point: Point, given: Inputs, sets: int, chosen, device: str):
-    scratch = getattr(torch, point.scratch)
-    size = planning.workspace_bytes(point.batch, point.heads, chosen.scratch_splits, scratch)
-    workspace = torch.empty(size, dtype=torch.uint8, device=device)
+def own_calls(
+    decode: Callable,
+    point: Point,
+    given: Inputs,
+    sets: int,
+    splits: int,
+    scratch: torch.dtype = torch.bfloat16,
+) -> list[timing.Call]:
+    """A call of `decode` for each set, with results of its own and one workspace for `splits` partial outputs a row."""
+    size = planning.workspace_bytes(point.batch, point.heads, splits, scratch)
+    workspace = torch.empty(size, dtype=torch.uint8, device=given.q.device)
     out = torch.empty_like(given.q)
-    lse = torch.empty(sets, point.batch, point.heads, device=device)
+    lse = torch.empty(sets, point.batch, point.heads, device=given.q.device)
 
-    def one(index: int):
+    def one(index: int) -> timing.Call:
         arguments = given.arguments(index)
-        return lambda: sparse_mla_decode(
-            **arguments,
-            plan=chosen,
-            scratch_dtype=scratch,
-            workspace=workspace,
-            out=out[index],
-            lse=lse[index],
-        )
+        return lambda: decode(**arguments, workspace=workspace, out=out[index], lse=lse[index])
 
     return [one(index) for index in range(sets)]
 

@@ -6,12 +6,12 @@ from importlib import import_module
 
 import torch
 
+from kernels.lab.split_launch import prepare
 from kernels.lab.variants._frame import variant_kernel
 from kernels.lab.variants.plan import Variant, variant_of
 from kernels.sparse_mla import launch
-from kernels.sparse_mla.combine import combine_kernel
 from kernels.sparse_mla.layout import HEAD_DIM
-from kernels.sparse_mla.plan import Plan, workspace_bytes
+from kernels.sparse_mla.plan import Plan
 from kernels.sparse_mla.tiles import Tile
 from kernels.sparse_mla.validate import Inputs, check_inputs
 
@@ -70,27 +70,13 @@ def decode(
     )  # fmt: skip
     if inputs.main.cache.data_ptr() % 2 or inputs.main.page_stride % 2:
         raise ValueError("kv_cache: got an odd address or page stride, accepted are multiples of 2")
+    split = prepare(inputs, num_splits, workspace, out, lse)
     batch, heads, _ = inputs.q.shape
-    rows = batch * num_splits * heads
-    if workspace is None:
-        size = workspace_bytes(batch, heads, num_splits)
-        workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
-    partial_out = workspace[: rows * HEAD_DIM * 2].view(torch.bfloat16)
-    partial_lse = workspace[partial_out.nbytes : partial_out.nbytes + rows * 4].view(torch.float32)
-    out = torch.empty_like(inputs.q) if out is None else out
-    lse = torch.empty(batch, heads, dtype=torch.float32, device=q.device) if lse is None else lse
-    overlap = launch.can_overlap(inputs.q)
-    options = {"launch_pdl": True} if overlap else {}
     variant_kernel[(batch, -(-heads // tile.block_h), num_splits * variant.parts)](
-        **arguments(variant, tile, inputs, partial_out, partial_lse, num_splits, overlap),
+        **arguments(variant, tile, inputs, split.partial_out, split.partial_lse, num_splits, split.overlap),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
-        **options,
+        **split.options,
     )
-    combine_kernel[(batch, heads)](
-        **launch.combine_arguments(inputs, partial_out, partial_lse, out, lse, num_splits, overlap),
-        num_warps=launch.COMBINE_WARPS,
-        num_stages=1,
-        **options,
-    )
-    return out, lse
+    split.combine()
+    return split.out, split.lse
