@@ -35,5 +35,5 @@ def build(
     decode = partial(launch.decode, num_splits=point.num_splits, release=IMPLS[point.impl])
     calls = sparse.own_calls(decode, point, given, sets, point.num_splits)
     tile = {name: getattr(TILE, name) for name in ("block_h", "block_t", "num_warps", "num_stages")}
-    check = sparse.check_of(calls[0], point, given)
+    check = sparse.check_of(calls, point, given)
     return timing.Case(point.row() | tile, calls, check, sparse.TOLERANCE, sparse.bytes_per_call(point))

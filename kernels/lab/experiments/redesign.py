@@ -46,7 +46,7 @@ def build(
     calls = sparse.own_calls(decode, point, given, sets, num_splits)
     live = min(point.context or point.topk, point.topk)
     judge = partial(errors, lse_tolerance=variant.lse_tolerance(live))
-    check = sparse.check_of(calls[0], point, given, judge)
+    check = sparse.check_of(calls, point, given, judge)
     row = point.row() | {"num_splits": num_splits, "block_h": tile.block_h, "block_t": tile.block_t}
     row |= {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     return timing.Case(row, calls, check, variant.tolerance, sparse.bytes_per_call(point))

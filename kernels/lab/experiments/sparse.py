@@ -4,7 +4,7 @@ float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -221,14 +221,14 @@ def build(
         scratch = getattr(torch, point.scratch)
         decode = partial(sparse_mla_decode, plan=chosen, scratch_dtype=scratch)
         calls = own_calls(decode, point, given, sets, chosen.scratch_splits, scratch)
-    return timing.Case(row, calls, check_of(calls[0], point, given), TOLERANCE, bytes_per_call(point))
+    return timing.Case(row, calls, check_of(calls, point, given), TOLERANCE, bytes_per_call(point))
 
 
-def check_of(call: timing.Call, point: Point, given: Inputs, judge: Judge = errors) -> Callable:
-    """The check of a case: some rows of the first set's call against the float64 reference, as `judge` sees it."""
+def check_of(calls: Sequence[timing.Call], point: Point, given: Inputs, judge: Judge = errors) -> Callable:
+    """The check of a case: some rows of the first timed call against the float64 reference, as `judge` sees them."""
 
     def check() -> tuple[float, str | None]:
-        out, lse = call()
+        out, lse = calls[0]()
         count = min(point.batch, CHECKED_ROWS)
         rows = torch.linspace(0, point.batch - 1, count, device=out.device).round().long()
         arguments = given.arguments(0)
