@@ -42,7 +42,7 @@ With warps W of a group (all warps of a block where there is one group):
                    + shuffles * shuffle_latency + dependent tensor instructions * their latency
                    + reloads of spilled registers * spill_latency + loads that nothing hides
 
-Barriers are those of a block and mbarriers.
+Barriers are those of a block or a group, named ones among them, and mbarriers.
 
 Parameters are in `data/model_parameters.csv`, rates in `data/devices.csv`.
 """

@@ -17,6 +17,7 @@ from kernels.lab.compile import Compiled, compile_many, make_request
 from kernels.lab.devices import device_of
 from kernels.lab.launch_model import Launch, Prediction, chain, predict_launch
 from kernels.sparse_mla.launch import COMBINE_CHUNK, COMBINE_WARPS
+from kernels.sparse_mla.tiles import Tile
 
 VALIDATION = Path(__file__).resolve().parents[2] / "data" / "model_validation.csv"
 ATTENTION = ("serial", "simt", "mma", "split_k", "staged")
@@ -97,7 +98,7 @@ def point(
     """A checked `Point`; `tile` is a mapping or a dataclass.
 
     Raises:
-        ValueError: an unknown rung, a size below 1, or splits on a rung that has none.
+        ValueError: an unknown rung, a size below 1, splits on a rung that has none, or a wide tile.
     """
     if impl not in ATTENTION:
         raise ValueError(f"impl: got {impl!r}, accepted are {ATTENTION}")
@@ -114,6 +115,10 @@ def point(
     tile = asdict(tile) if is_dataclass(tile) else dict(tile)
     if impl == "staged":
         tile.setdefault("wgmma", False)
+        if Tile(**tile).wide:
+            raise ValueError(
+                f"tile: got {tile}, the model describes no wide tiles: they are sm_90's, and loop over nothing"
+            )
     else:
         tile.pop("wgmma", None)
     if not tile.get("producer_warps"):

@@ -13,6 +13,7 @@ from functools import cache
 from kernels.lab.devices import device_of
 from kernels.lab.launch_model import chain, parameter_table, parameters_of, predict_launch
 from kernels.lab.predict import ATTENTION, SPLITTING, Point, compile_points, launches, point
+from kernels.sparse_mla.tiles import Tile, choices
 
 TILE = ("block_h", "block_t", "num_warps", "num_stages")
 
@@ -58,8 +59,6 @@ def _whole_tile(sizes: tuple, tile_class: str) -> dict:
     Records hold the sizes of a tile alone; a class has no two tiles of the same sizes. Native tiles are Hopper's own,
     or on another card those of sm_120.
     """
-    from kernels.sparse_mla.tiles import Tile, choices
-
     tile = Tile(*sizes)
     for name in ("sm90", "sm120") if tile_class == "native" else ("sm120",):
         listed = {row.tile for row in choices() if row.device_class == name}
@@ -79,7 +78,8 @@ def points_of(measurements) -> list[tuple[Point, float]]:
         measurements: DataFrame or list of mappings with the columns of measurements.csv. A row counts with
             status ok, a rung of ours and, where the column exists, the timer `chain`: other timers add launch
             costs of the host. `auto` on a GPU is the rung `staged`. Rows whose candidates are not all live are
-            left out. A configuration that several experiments timed counts with its median.
+            left out, and those of wide tiles, which sm_90 alone has. A configuration that several experiments
+            timed counts with its median.
     """
     rows = measurements.to_dict("records") if hasattr(measurements, "to_dict") else list(measurements)
     found: dict[str, tuple[Point, list[float]]] = {}
@@ -100,6 +100,8 @@ def points_of(measurements) -> list[tuple[Point, float]]:
                 tile |= {"producer_warps": _number(row, "producer_warps", 0)}
             else:
                 tile |= _whole_tile(tuple(tile.values()), row.get("tile_class", "native"))
+            if Tile(**tile).wide:
+                continue
         splits = _number(row, "num_splits", 1)
         if splits > 1 and impl not in SPLITTING:
             continue  # an experiment that splits a rung which cannot, by other means

@@ -15,6 +15,9 @@ from kernels.sparse_mla.tiles import RELEASES, Tile
 from kernels.sparse_mla.validate import Candidates, Inputs
 
 STAGED_SEGMENT = 256
+# Candidates that wide tiles are counted in, and the units of the largest share that is no loop over tiles
+WIDE_UNIT = 16
+WIDE_SHARE = 10
 LOG2_E = 1.4426950408889634
 # Registers a thread of the multiplying warps; the fetching ones get the rest of a multiprocessor's 65,536
 CONSUMER_REGISTERS = 192
@@ -145,6 +148,11 @@ def staged_arguments(inputs: Inputs, plan: Plan, out, lse, partial_out, partial_
         "FINAL": final,
         "OVERLAP": overlap,
     }
+    if tile.wide:
+        del arguments["BLOCK_T"], arguments["BUFFERS"], arguments["WGMMA"]
+        units = -(-inputs.main.topk // WIDE_UNIT) + -(-inputs.extra_topk // WIDE_UNIT)
+        share = -(-units // plan.num_splits)
+        return arguments | {"SHARE": share if share <= WIDE_SHARE else 0}
     if tile.producer_warps:
         return arguments | {"CONSUMER_WARPS": tile.num_warps, "CONSUMER_REGISTERS": CONSUMER_REGISTERS}
     return arguments | {"SEGMENT": STAGED_SEGMENT}
@@ -156,6 +164,10 @@ def staged_kernel_of(tile: Tile):
         from kernels.sparse_mla.specialised import specialised_kernel
 
         return specialised_kernel
+    if tile.wide:
+        from kernels.sparse_mla.wide import wide_kernel
+
+        return wide_kernel
     from kernels.sparse_mla.staged import staged_kernel
 
     return staged_kernel

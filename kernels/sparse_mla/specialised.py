@@ -2,9 +2,22 @@
 
 In `staged_kernel` every warp does everything in turn, so the tensor cores wait while bytes become bfloat16. Here
 a block has two groups of warps (warp specialisation). The producers fetch a tile's bytes, dequantise them into a
-shared buffer and report it full; the consumers multiply from it and report it empty. Both reports are mbarriers,
-counters in shared memory on which a thread can sleep. With two buffers, the next tile is dequantised while this
-one is multiplied, and each group gets the registers that its own work needs.
+shared buffer and report it full; the consumers multiply from it and report it empty. With two buffers, the next
+tile is dequantised while this one is multiplied, and each group gets the registers that its own work needs.
+
+Both reports go through named barriers. A block has 16 of them in hardware, each with a number. Every thread of the
+group that reports *arrives* at one and goes on; every thread of the other group *waits* there until all threads of
+both groups have come. Then the barrier is as new. Since every thread arrives for itself, its own arrival orders what
+it wrote or read before, and its group need not meet first. Triton's own barriers take the numbers from 0 up; these
+are the kernel's, with room for two buffers:
+
+    8 + buffer     it is full: producers arrive, consumers wait
+    10 + buffer    it is empty: consumers arrive, producers wait
+    12             the queries are there: producers arrive, consumers wait
+
+A barrier only counts, so each arrival needs its wait: one too many, and a later wait would end too early. A buffer's
+first tile finds it empty, and producers wait from tile `BUFFERS` on only. In exchange nobody waits for a buffer after
+its last tile, and consumers leave that report out.
 
 Where a tile lies is found out ahead, in steps that each wait for memory: three tiles ahead its indices are asked
 for, two tiles ahead its scales, one tile ahead its bytes.
@@ -15,7 +28,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     async_copy,
     fence_async_shared,
-    mbarrier,
     mma_v2,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -38,15 +50,43 @@ from kernels.sparse_mla.staged import (
 
 # Tiles whose addresses and scales are kept: the one in use and two ahead
 RING = gl.constexpr(3)
+# Numbers of named barriers; the first two are those of buffer 0
+FULL = gl.constexpr(8)
+EMPTY = gl.constexpr(10)
+READY = gl.constexpr(12)
+
+
+@gluon.constexpr_function
+def barrier_text(what, threads):
+    # Inline assembly has to return something: $0, which nobody reads
+    return f"barrier.{what} $1, {threads}; // dummy $0"
+
+
+@gluon.jit
+def arrive(number, THREADS: gl.constexpr):
+    """Each thread counts as one of the THREADS that a named barrier expects, and goes on."""
+    TEXT: gl.constexpr = barrier_text("arrive", THREADS)
+    gl.inline_asm_elementwise(
+        TEXT, "=r,r,~{memory}", [gl.to_tensor(number)], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def wait(number, THREADS: gl.constexpr):
+    """Each thread counts likewise, and goes on when all THREADS have come."""
+    TEXT: gl.constexpr = barrier_text("sync", THREADS)
+    gl.inline_asm_elementwise(
+        TEXT, "=r,r,~{memory}", [gl.to_tensor(number)], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
 def produce(
-    k_smem, bias_smem, full, empty, ready,
+    k_smem, bias_smem,
     kv_ptr, indices_ptr, extra_kv_ptr, extra_indices_ptr,
     length, extra_length, first, last, tiles, stride_page, stride_extra_page,
     PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, UNIT: gl.constexpr, HAS_EXTRA: gl.constexpr,
-    BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr,
+    BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr, THREADS: gl.constexpr,
 ):  # fmt: skip
     """Fill the buffers, one tile after the other: bfloat16 [BLOCK_T, 512] and a bias for each of its scores."""
     T1: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
@@ -81,11 +121,12 @@ def produce(
     # The queries, which this block's first warps asked for, are there
     async_copy.wait_group(0)
     fence_async_shared()
-    mbarrier.arrive(ready, count=1)
+    arrive(READY, THREADS)
     for tile in range(first, last):
         n = tile - first
         buffer = n % BUFFERS
-        mbarrier.wait(empty.index(buffer), ((n // BUFFERS) & 1) ^ 1)
+        if n >= BUFFERS:
+            wait(EMPTY + buffer, THREADS)
         part = n % RING * PARTS
         part_ahead = (n + 1) % RING * PARTS
         k_tile = k_smem.index(buffer)
@@ -97,7 +138,7 @@ def produce(
             nope, rope = fetch_tile(part_addresses, kv_ptr, part_ahead, UNIT, PART_T)
             store_tile(k_tile.slice(PART_T, PART_T, dim=0), nope_1, rope_1, part_scales, part + 1, PART_T)
         fence_async_shared()
-        mbarrier.arrive(full.index(buffer), count=1)
+        arrive(FULL + buffer, THREADS)
         if PARTS == 2:
             nope_1, rope_1 = fetch_tile(part_addresses, kv_ptr, part_ahead + 1, UNIT, PART_T)
         else:
@@ -113,11 +154,11 @@ def produce(
 
 @gluon.jit
 def consume(
-    q_smem, k_smem, bias_smem, full, empty, ready,
+    q_smem, k_smem, bias_smem,
     sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last,
     heads, scale_log2, release, stride_out_row, stride_out_head, stride_lse_row,
     HAS_SINK: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr,
-    WGMMA: gl.constexpr, FINAL: gl.constexpr, OVERLAP: gl.constexpr,
+    WGMMA: gl.constexpr, FINAL: gl.constexpr, OVERLAP: gl.constexpr, THREADS: gl.constexpr,
 ):  # fmt: skip
     """Read the buffers in the producers' order; write the block's result or partial result."""
     WARPS: gl.constexpr = gl.num_warps()
@@ -142,18 +183,18 @@ def consume(
         acc_2 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
         acc_3 = gl.zeros([BLOCK_H, 128], gl.float32, layout=A2)
     product = gl.zeros([BLOCK_H, BLOCK_T], gl.float32, layout=S2)
-    mbarrier.wait(ready, 0)
+    wait(READY, THREADS)
     for n in range(0, last - first):
         buffer = n % BUFFERS
         k_tile = k_smem.index(buffer)
-        mbarrier.wait(full.index(buffer), (n // BUFFERS) & 1)
+        wait(FULL + buffer, THREADS)
         if WGMMA:
             product_token = warpgroup_mma(
                 q_smem, k_tile.permute((1, 0)), product, use_acc=False, is_async=True
             )
             product = warpgroup_mma_wait(0, deps=[product_token])
         else:
-            product = multiply_rows(q_smem, k_tile, BLOCK_H, BLOCK_T, 4 if BLOCK_H < 64 else 2, S2)
+            product = multiply_rows(q_smem, k_tile, BLOCK_H, BLOCK_T, S2)
         # By selection: a query of NaN, as in a padding row, must not reach a row without candidates
         bias = bias_smem.index(buffer).load(gl.SliceLayout(0, S2))
         scores = gl.where((bias == 0.0)[None, :], product * scale_log2, -float("inf"))
@@ -175,7 +216,9 @@ def consume(
             acc_1 = mma_v2(p, k_tile.slice(128, 128, dim=1).load(RHS), acc_1 * factor)
             acc_2 = mma_v2(p, k_tile.slice(256, 128, dim=1).load(RHS), acc_2 * factor)
             acc_3 = mma_v2(p, k_tile.slice(384, 128, dim=1).load(RHS), acc_3 * factor)
-        mbarrier.arrive(empty.index(buffer), count=1)
+        # No producer waits for a buffer after its last tile
+        if n + BUFFERS < last - first:
+            arrive(EMPTY + buffer, THREADS)
 
     if WGMMA:
         accs = (acc,)
@@ -222,34 +265,28 @@ def specialised_kernel(
     q_smem = gl.allocate_shared_memory(gl.bfloat16, [BLOCK_H, 512], SMEM)
     k_smem = gl.allocate_shared_memory(gl.bfloat16, [BUFFERS, BLOCK_T, 512], SMEM)
     bias_smem = gl.allocate_shared_memory(gl.float32, [BUFFERS, BLOCK_T], TABLE)
-    full = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
-    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    for b in gl.static_range(BUFFERS):
-        mbarrier.init(full.index(b), count=1)
-        mbarrier.init(empty.index(b), count=1)
-    mbarrier.init(ready, count=1)
+    THREADS: gl.constexpr = 32 * (WARPS + CONSUMER_WARPS)
 
     # A split without tiles reads no query
     q_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, Q2))
     column = gl.arange(0, 512, layout=gl.SliceLayout(0, Q2))[None, :]
     q_row_ptr = q_ptr + row * stride_q_row + q_head.to(gl.int64)[:, None] * stride_q_head
     live_heads = gl.where(first < last, heads, 0)
-    # Heads past the last leave their rows of the buffer as they are: a head's row reaches no other head's result
+    # What the rows of heads past the last hold does not matter: a head's row reaches no other head's result
     async_copy.async_copy_global_to_shared(q_smem, q_row_ptr + column, mask=(q_head < live_heads)[:, None])
     async_copy.commit_group()
 
     gl.warp_specialize(
         [
-            (produce, (k_smem, bias_smem, full, empty, ready,
+            (produce, (k_smem, bias_smem,
                        kv_ptr, indices_ptr + row * stride_indices,
                        extra_kv_ptr, extra_indices_ptr + row * stride_extra_indices,
                        length, extra_length, first, last, tiles, stride_page, stride_extra_page,
-                       PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, BUFFERS)),
-            (consume, (q_smem, k_smem, bias_smem, full, empty, ready,
+                       PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, BUFFERS, THREADS)),
+            (consume, (q_smem, k_smem, bias_smem,
                        sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, first, last,
                        heads, scale_log2, release, stride_out_row, stride_out_head, stride_lse_row,
-                       HAS_SINK, BLOCK_H, BLOCK_T, BUFFERS, WGMMA, FINAL, OVERLAP)),
+                       HAS_SINK, BLOCK_H, BLOCK_T, BUFFERS, WGMMA, FINAL, OVERLAP, THREADS)),
         ],
         [CONSUMER_WARPS],
         [CONSUMER_REGISTERS],

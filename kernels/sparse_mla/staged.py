@@ -222,7 +222,7 @@ def store_tile(k_smem, nope, rope, scales, tile, BLOCK_T: gl.constexpr):
 
 
 @gluon.jit
-def multiply_rows(a_smem, b_smem, M: gl.constexpr, N: gl.constexpr, SUMS: gl.constexpr, LAYOUT: gl.constexpr):
+def multiply_rows(a_smem, b_smem, M: gl.constexpr, N: gl.constexpr, LAYOUT: gl.constexpr):
     """Rows of [M, 512] times rows of [N, 512] by `mma.sync` -> float32 [M, N].
 
     In two or four sums of a few columns each: one sum of 512 would be a chain of 32 products that wait for one
@@ -230,6 +230,7 @@ def multiply_rows(a_smem, b_smem, M: gl.constexpr, N: gl.constexpr, SUMS: gl.con
     """
     A: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
     B: gl.constexpr = gl.DotOperandLayout(1, LAYOUT, 2)
+    SUMS: gl.constexpr = 4 if M < 64 else 2
     WIDTH: gl.constexpr = 512 // SUMS
     product = (gl.zeros([M, N], gl.float32, layout=LAYOUT),) * SUMS
     for start in gl.static_range(0, WIDTH, 64):
@@ -353,7 +354,7 @@ def staged_kernel(
     q_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, Q2))
     column = gl.arange(0, 512, layout=gl.SliceLayout(0, Q2))[None, :]
     q_row_ptr = q_ptr + row * stride_q_row + q_head.to(gl.int64)[:, None] * stride_q_head
-    # Heads past the last leave their rows of the buffer as they are: a head's row reaches no other head's result
+    # What the rows of heads past the last hold does not matter: a head's row reaches no other head's result
     async_copy.async_copy_global_to_shared(q_smem, q_row_ptr + column, mask=(q_head < live_heads)[:, None])
     async_copy.commit_group()
 
@@ -410,7 +411,7 @@ def staged_kernel(
             else:
                 product, acc_value = warpgroup_mma_wait(0, deps=[product_token, acc])
         else:
-            product = multiply_rows(q_smem, k_tile, BLOCK_H, BLOCK_T, 4 if BLOCK_H < 64 else 2, S2)
+            product = multiply_rows(q_smem, k_tile, BLOCK_H, BLOCK_T, S2)
         # By selection: a query of NaN, as in a padding row, must not reach a row without candidates
         scores = gl.where((bias == 0.0)[None, :], product * scale_log2, -float("inf"))
 

@@ -36,6 +36,11 @@ class Tile:
         """Warps that Triton is asked for: the producers where there are any, which call on the consumers."""
         return self.producer_warps or self.num_warps
 
+    @property
+    def wide(self) -> bool:
+        """Whether the tile is of `wide_kernel`: 128 candidates at once by `wgmma`, without producers."""
+        return self.wgmma and self.block_t == 128 and not self.producer_warps
+
     def __post_init__(self):
         for name in ("block_h", "block_t", "num_warps"):
             value = getattr(self, name)
@@ -43,6 +48,13 @@ class Tile:
                 raise ValueError(f"{name}: got {value}, accepted are powers of two")
         if self.num_stages < 1:
             raise ValueError(f"num_stages: got {self.num_stages}, accepted are integers from 1")
+        if self.producer_warps and self.num_stages > 2:
+            # A third buffer would find the numbers of its named barriers taken
+            raise ValueError(f"num_stages: got {self.num_stages}, accepted with producers are 1 and 2")
+        if self.wide and (self.block_h, self.num_warps, self.num_stages) != (64, 8, 1):
+            raise ValueError(
+                f"tile: got {self}, a wide tile is 64 heads by 128 candidates on 8 warps, one stage"
+            )
 
 
 SERIAL = Tile(1, 1, 4)

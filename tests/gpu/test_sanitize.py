@@ -8,7 +8,7 @@ from tests.sparse_mla import cases
 def test_every_kernel_has_a_call():
     names = [name for name, _ in (*sanitize.attention_calls("cuda"), *sanitize.indexer_calls("cuda"))]
     assert len(set(names)) == len(names)
-    for impl in (*IMPLS, *cases.runnable_producers()):
+    for impl in (*IMPLS, *cases.runnable_tiles()):
         assert any(name.startswith(f"sparse_mla {impl} ") for name in names)
     assert any("indexer" in name for name in names)
 

@@ -19,12 +19,13 @@ GUARD = 4096
 # Gathered keys that the oracle holds at a time: many processes share a GPU's memory.
 KEY_BYTES = 2**28
 INTERPRETABLE = ("serial", "simt", "mma", "split_k")
-# Rung `staged` runs another kernel for tiles with producers. The planner takes them for full batches of 64 heads only,
-# so that tests ask for them by a plan. The second one is for Hopper.
-PRODUCERS = {
+# Rung `staged` runs other kernels for tiles with producers and for wide tiles. The planner takes them for some shapes
+# only, so that tests ask for them by a plan. Those that multiply by wgmma are for Hopper.
+OTHER_KERNELS = {
     "staged-producers": Tile(64, 16, 8, 2, False, 4),
     "staged-producers-16": Tile(16, 32, 4, 2, False, 4),
     "staged-producers-wgmma": Tile(64, 64, 8, 2, True, 4),
+    "staged-wide": Tile(64, 128, 8, 1, True),
 }
 PATTERNS = ("dense", "tail", "leading", "alternating", "none", "last")
 
@@ -32,10 +33,10 @@ PATTERNS = ("dense", "tail", "leading", "alternating", "none", "last")
 def on_every_device(function):
     """Parametrise a test over every rung where it runs: interpreted on the CPU, compiled on a GPU.
 
-    The rungs of a GPU are followed by the tiles with producers: `how` makes arguments of either.
+    The rungs of a GPU are followed by the tiles of the staged rung's other kernels: `how` makes arguments of either.
     """
     interpreted = [(impl, "cpu") for impl in interpretable_impls()]
-    compiled = [pytest.param(impl, "cuda", marks=pytest.mark.gpu) for impl in (*IMPLS, *runnable_producers())]
+    compiled = [pytest.param(impl, "cuda", marks=pytest.mark.gpu) for impl in (*IMPLS, *runnable_tiles())]
     return pytest.mark.parametrize("impl,device", interpreted + compiled)(function)
 
 
@@ -44,26 +45,26 @@ def interpretable_impls() -> tuple[str, ...]:
     return tuple(impl for impl in IMPLS if impl in INTERPRETABLE)
 
 
-def runnable_producers() -> tuple[str, ...]:
-    """The names of `PRODUCERS` that this machine's GPU can run; all of them without a GPU."""
+def runnable_tiles() -> tuple[str, ...]:
+    """The names of `OTHER_KERNELS` that this machine's GPU can run; all of them without a GPU."""
     hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9
-    return tuple(name for name, tile in PRODUCERS.items() if hopper or not tile.wgmma)
+    return tuple(name for name, tile in OTHER_KERNELS.items() if hopper or not tile.wgmma)
 
 
-def producers_plan(name: str, num_splits: int | None = None) -> planning.Plan:
-    """The plan behind a name of `PRODUCERS`: two splits unless others are asked for."""
-    return planning.Plan("staged", PRODUCERS[name], num_splits or 2)
+def tile_plan(name: str, num_splits: int | None = None) -> planning.Plan:
+    """The plan behind a name of `OTHER_KERNELS`: two splits unless others are asked for."""
+    return planning.Plan("staged", OTHER_KERNELS[name], num_splits or 2)
 
 
 def how(impl: str, **options) -> dict:
-    """The arguments of a call that choose a rung and what goes with it, or a tile with producers.
+    """The arguments of a call that choose a rung and what goes with it, or a tile of another kernel.
 
     A plan that is given looks at no batch and at no class of tiles: the options that ask for it are left out.
     """
-    if impl not in PRODUCERS:
+    if impl not in OTHER_KERNELS:
         return {"impl": impl} | options
     kept = {n: v for n, v in options.items() if n not in ("num_splits", "batch_invariant", "tile_class")}
-    return {"plan": producers_plan(impl, options.get("num_splits"))} | kept
+    return {"plan": tile_plan(impl, options.get("num_splits"))} | kept
 
 
 @dataclass
@@ -328,8 +329,8 @@ def trespassed(raw: torch.Tensor, fill=NAN_BYTE) -> bool:
 def needed_workspace(case: Case, impl: str, **options) -> int:
     """What the public function asks for this call."""
     batch, heads, _ = case.q.shape
-    if impl in PRODUCERS:
-        splits = producers_plan(impl, options.get("num_splits")).scratch_splits
+    if impl in OTHER_KERNELS:
+        splits = tile_plan(impl, options.get("num_splits")).scratch_splits
         return planning.workspace_bytes(batch, heads, splits, options.get("scratch_dtype", torch.bfloat16))
     extra = 0 if case.extra is None else case.extra.indices.shape[1]
     return workspace_bytes(
@@ -355,8 +356,8 @@ def decode_guarded(case: Case, impl: str, *, scratch_fill=NAN_BYTE, **options):
 
 def planned(impl: str, heads: int, topk: int, extra_topk: int = 0, device="cpu", batch: int = 1):
     """The plan of a call, for its tile."""
-    if impl in PRODUCERS:
-        return producers_plan(impl)
+    if impl in OTHER_KERNELS:
+        return tile_plan(impl)
     target = planning.device_of(torch.empty(0, device=device))
     can_stage = torch.device(device).type == "cuda"
     return planning.plan(batch, heads, topk, extra_topk, device=target, impl=impl, can_stage=can_stage)

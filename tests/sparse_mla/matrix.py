@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from kernels.sparse_mla import IMPLS, ArgumentError
+from kernels.sparse_mla.launch import WIDE_SHARE, WIDE_UNIT
 from tests.sparse_mla import cases
 from tests.sparse_mla.pairwise import covering
 
@@ -51,9 +52,9 @@ def routes(impls) -> tuple[tuple[str, int | None], ...]:
     return tuple((impl, None) for impl in (*impls, "auto") if impl != "split_k") + split
 
 
-def producer_routes(splits=(1, 7)) -> tuple[tuple[str, int], ...]:
-    """(name, num_splits) of the tiles with producers: with one split the kernel writes the result itself."""
-    return tuple(itertools.product(cases.runnable_producers(), splits))
+def tile_routes(splits=(1, 7)) -> tuple[tuple[str, int], ...]:
+    """(name, num_splits) of the other kernels' tiles: with one split the kernel writes the result itself."""
+    return tuple(itertools.product(cases.runnable_tiles(), splits))
 
 
 def sink_of(symbol, heads: int, device) -> torch.Tensor | None:
@@ -190,28 +191,28 @@ def gpu_points(impls=IMPLS) -> list[tuple[str, dict, tuple]]:
     for point in _cycle(route=every, width=WIDTHS, extra=(0, 192), heads=(12, 64)):
         plan.append(("no lengths", point, without))
     if "staged" in impls:
-        plan += [("tiles with producers", point, rows) for point, rows in producer_points()]
+        plan += [("tiles of other kernels", point, rows) for point, rows in tile_points()]
     cover, _ = covering(FACTORS | {"route": every}, seed=1)
     for point in cover:
         plan.append(("pairwise over everything", point, ((point["pattern"], point["length"]),) * 3))
     return plan
 
 
-def producer_points():
-    """(point, rows) for the tiles with producers, which are one more kernel: a part of what every rung gets.
+def tile_points():
+    """(point, rows) for the tiles of rung `staged`'s other kernels: a part of what every rung gets.
 
     Caches that are not aligned to 4 bytes are left out: rung `staged` refuses them before it has a tile.
     """
-    routes, heads = producer_routes(), (20, 64)
+    routes, heads = tile_routes(), (20, 64)
     without = tuple((pattern, None) for pattern in cases.PATTERNS)
     aligned = tuple(offset for offset in OFFSETS if offset % 4 == 0)
     for point in _cycle(width=WIDTHS, heads=heads, route=routes, extra=(0,), view=("plain",)):
         yield point, ALL_ROWS
     words = tuple(stride for stride in STRIDES if stride != "odd")
-    split = producer_routes((2,))
+    split = tile_routes((2,))
     for point in _cycle(page=(53,), stride=words, offset=aligned, extra=(0, 65), heads=(64,), route=split):
         yield point, ALL_ROWS
-    for point in _cycle(route=producer_routes((1, 2, 64)), extra=EXTRAS, width=(65, 640), heads=(64,)):
+    for point in _cycle(route=tile_routes((1, 2, 64)), extra=EXTRAS, width=(65, 640), heads=(64,)):
         yield point, ALL_ROWS
     for point in _cycle(route=routes, sink=SINKS, extra=(0, 1), heads=(64,)):
         yield point, ALL_ROWS
@@ -221,16 +222,26 @@ def producer_points():
         yield point, without
 
 
+def _wide_share(point) -> int:
+    """The units of a share that a wide tile's kernel is compiled for; 0 for a loop over tiles and other kernels."""
+    name, splits = point["route"]
+    if name not in cases.OTHER_KERNELS or not cases.OTHER_KERNELS[name].wide:
+        return 0
+    units = -(-point["width"] // WIDE_UNIT) - (-point["extra"] // WIDE_UNIT)
+    share = -(-units // (splits or 2))
+    return share if share <= WIDE_SHARE else 0
+
+
 def _compiles_alike(entry) -> tuple:
     """Sorts together the calls that share compiled kernels."""
     _, point, rows = entry
     width, heads = point["width"], point["heads"]
     return (
-        point["route"][0], point["route"][0] in cases.PRODUCERS and point["route"][1] == 1,
+        point["route"][0], point["route"][0] in cases.OTHER_KERNELS and point["route"][1] == 1,
         point["page"], point["extra"] > 0,
         unaligned(point),
         heads <= 16, rows[0][1] is None, point["sink"] is None, width == 1, width % 16 == 0, heads == 1,
-        heads % 16 == 0, repr(point),
+        heads % 16 == 0, _wide_share(point), repr(point),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from tests.sparse_mla import captured_graph, cases
 
 ROOT = Path(__file__).parents[2]
 gpu = pytest.mark.gpu
-EVERY = (*IMPLS, *cases.runnable_producers())
+EVERY = (*IMPLS, *cases.runnable_tiles())
 
 
 @pytest.mark.parametrize("lengths", captured_graph.FILLS)

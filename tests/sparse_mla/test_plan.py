@@ -104,13 +104,20 @@ def test_tiles_are_powers_of_two(sizes):
         Tile(*sizes)
 
 
+def test_producers_have_barriers_for_two_buffers():
+    assert [Tile(64, 16, 8, buffers, False, 4).num_stages for buffers in (1, 2)] == [1, 2]
+    with pytest.raises(ValueError, match="^num_stages: got 3, accepted with producers are 1 and 2$"):
+        Tile(64, 16, 8, 3, False, 4)
+    assert Tile(64, 16, 8, 3).num_stages == 3
+
+
 def test_full_batches_of_64_heads_get_producers():
-    """The tiles with producers that the planner can choose are those that the tests on a GPU run."""
+    """The tiles of other kernels that the planner can choose are those that the tests on a GPU run."""
     for batch in (32, 64, 128, 300):
         plan = planning.plan(batch, 64, 512, tile_class="sm120")
         assert plan.impl == "staged" and plan.tile.producer_warps and not plan.tile.wgmma
     tiles = {plan.tile for device in (RTX_PRO_6000, H200) for plan in every_plan(device, "native")}
-    assert {tile for tile in tiles if tile.producer_warps} == set(cases.PRODUCERS.values())
+    assert {tile for tile in tiles if tile.producer_warps or tile.wide} == set(cases.OTHER_KERNELS.values())
     assert planning.plan(128, 64, 512, device=H200).tile.wgmma
 
 

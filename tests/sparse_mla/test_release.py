@@ -14,13 +14,13 @@ from kernels.sparse_mla.tiles import RELEASES
 from tests.sparse_mla import cases
 
 CALLS = 20
-PLANS = ("native", "sm120", *cases.runnable_producers())
+PLANS = ("native", "sm120", *cases.runnable_tiles())
 
 
 def plan_of(name, batch, heads, width, release):
     """A plan of several splits whose combine kernel is released as told."""
-    if name in cases.PRODUCERS:
-        chosen = cases.producers_plan(name, 5)
+    if name in cases.OTHER_KERNELS:
+        chosen = cases.tile_plan(name, 5)
     else:
         device = planning.device_of(torch.empty(0, device="cuda"))
         chosen = planning.plan(

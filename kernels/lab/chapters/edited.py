@@ -31,8 +31,9 @@ Version = Mapping[str, Sequence[Edit]]
 
 @dataclass(frozen=True)
 class Built:
-    """A version as machine code: its disassembly, registers a thread, spilled bytes, ptxas's log."""
+    """A version as PTX and as machine code: its disassembly, registers a thread, spilled bytes, ptxas's log."""
 
+    ptx: str
     sass: str
     registers: int
     spill_bytes: int
@@ -131,12 +132,12 @@ def main(folder: Path) -> None:
     answer = []
     for number, version in enumerate(asked["versions"]):
         spec = replace(signature("staged", tile), fn=_kernel(version, tile, folder, number))
-        _, cubin, _, log = compile_spec(spec, arch)
+        ptx, cubin, _, log = compile_spec(spec, arch)
         path = folder / f"{number}.cubin"
         path.write_bytes(cubin)
         spilled = sum((binaries.spills(log) or {}).values())
         registers = binaries.resource_usage(path)["registers"]
-        answer.append(asdict(Built(binaries.disassemble(path), registers, spilled, log)))
+        answer.append(asdict(Built(ptx, binaries.disassemble(path), registers, spilled, log)))
     (folder / "answer.json").write_text(json.dumps(answer), encoding="utf-8")
 
 

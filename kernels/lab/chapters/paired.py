@@ -20,6 +20,12 @@ LABELS = {
     "cluster": "merged in a cluster",
     "warp_columns": "columns by warp",
     "several_heads": "four heads a program",
+    "one_pass": "one pass, in chunks",
+    "wide_tile": "one wide tile",
+    "wide_rest": "a tile and a rest",
+    "wide_loop": "a loop of wide tiles",
+    "small_first": "a small tile first",
+    "gather_at_once": "the gather at once",
 }
 
 

@@ -41,10 +41,10 @@ def table(candidates: int = 512) -> pd.DataFrame:
 
 
 def words(tile: Tile) -> str:
-    """A tile in the legend: "64×64, 2 buffers, 8 warps, wgmma, 4 producers"."""
+    """A tile in the legend: "64×64, 2 buffers, 8 warps, wgmma, 4 producers", "64×128, 8 warps, wgmma, wide"."""
     parts = [f"{tile.block_h}×{tile.block_t}"]
     parts += [f"{tile.num_stages} buffers"] * (tile.num_stages > 1)
-    parts += [f"{tile.num_warps} warps"] + ["wgmma"] * tile.wgmma
+    parts += [f"{tile.num_warps} warps"] + ["wgmma"] * tile.wgmma + ["wide"] * tile.wide
     return ", ".join(parts + [f"{tile.producer_warps} producers"] * (tile.producer_warps > 0))
 
 
@@ -82,5 +82,5 @@ def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:
                   label=words(tile))
         for tile, (face, hatch) in look.items()
     ]  # fmt: skip
-    fig.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8.5)
+    fig.legend(handles=handles, loc="outside upper center", ncols=2, fontsize=8.5)
     return style.finish(fig, evidence)

@@ -253,11 +253,15 @@ def waiting_figure(evidence: Evidence) -> Figure:
 
 
 def compile_rungs() -> list[Compiled]:
-    """The plain split-K tile and the staged tiles of the planner, for sm_120 and for sm_90."""
+    """The plain split-K tile and the staged tiles of the planner, for sm_120 and for sm_90.
+
+    Without wide tiles, which `kernels.lab.chapters.wide` compares: a short share of theirs is no loop.
+    """
     requests = []
     for target, device, kind in (("sm_120", planning.RTX_PRO_6000, "sm120"), ("sm_90", H200, "native")):
         requests.append(make_request("sparse_mla", "split_k", MANY_HEADS, target))
-        tiles = sorted(tile_candidates("staged", device, kind), key=lambda t: (t.wgmma, t.block_h, t.block_t))
+        looped = [tile for tile in tile_candidates("staged", device, kind) if not tile.wide]
+        tiles = sorted(looped, key=lambda t: (t.wgmma, t.block_h, t.block_t))
         requests += [make_request("sparse_mla", "staged", tile, target) for tile in tiles]
     return compile_many(requests)
 
@@ -373,7 +377,8 @@ def correctness(device: str) -> pd.DataFrame:
     """Columns tile_class (and the tile), lengths, output_error, lse_error: the rung against the float64 reference,
     NaN in every byte that must not count. Empty on a CPU, where Gluon does not run.
 
-    Of each class the planner's tile for this batch, and those with producers, which it keeps for larger ones.
+    Of each class the planner's tile for this batch, and in two splits those that it keeps for longer shares: with
+    producers, and a loop over wide tiles.
     """
     columns = ["tile_class", "lengths", "output_error", "lse_error"]
     if device != "cuda":
@@ -384,8 +389,10 @@ def correctness(device: str) -> pd.DataFrame:
     card, said = planning.device_of(made.q), ", ".join(map(str, lengths[:4]))
     for kind in ("native", "sm120"):
         chosen = planning.plan(16, 64, 512, device=card, impl="staged", tile_class=kind)
-        fetching = [tile for tile in tile_candidates("staged", card, kind) if tile.producer_warps]
-        for one in dict.fromkeys([chosen, *(planning.Plan("staged", tile, 2) for tile in fetching)]):
+        tiles = tile_candidates("staged", card, kind)
+        longer = [planning.Plan("staged", tile, 2) for tile in tiles if tile.producer_warps or tile.wide]
+        for one in dict.fromkeys([chosen, *longer]):
             got = sparse_mla_decode(**made.arguments(), plan=one)
-            rows.append((f"{kind}, {tile_words(one.tile)}", said, *split_cases.errors(*got, *want)))
+            words = f"{kind}, {tile_words(one.tile)}, {one.num_splits} splits"
+            rows.append((words, said, *split_cases.errors(*got, *want)))
     return pd.DataFrame(rows, columns=columns)

@@ -10,6 +10,14 @@ def add_arguments(parser) -> None:
     parser.add_argument("--heads", type=int, nargs="+", default=None)
     parser.add_argument("--candidates", type=int, nargs="+", default=None)
     parser.add_argument("--batches", type=int, nargs="+", default=None)
+    parser.add_argument("--device-classes", nargs="+", choices=("sm120", "sm90"), default=None)
+    parser.add_argument(
+        "--tile",
+        type=int,
+        nargs=6,
+        metavar=("HEADS", "TOKENS", "WARPS", "BUFFERS", "WGMMA", "PRODUCERS"),
+        help="time this tile only, beside what the table has",
+    )
     parser.add_argument(
         "--output", type=Path, default=None, help="where to write the table; the package's by default"
     )
@@ -26,9 +34,12 @@ def run(arguments) -> int:
         return 2
     wanted = {
         name: tuple(value)
-        for name in ("heads", "candidates", "batches")
+        for name in ("heads", "candidates", "batches", "device_classes")
         if (value := getattr(arguments, name))
     }
+    if arguments.tile:
+        *sizes, wgmma, producers = arguments.tile
+        wanted["tiles"] = [(*sizes, bool(wgmma), producers)]
     rows, timings = tune.tune(**wanted)
     tune.write(rows, arguments.output or tune.TABLE)
     if arguments.timings:

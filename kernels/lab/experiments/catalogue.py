@@ -227,31 +227,6 @@ def redesign(profile: str) -> list[Point]:
     return points
 
 
-def one_pass(profile: str) -> list[Point]:
-    """Batches whose splits leave a block at most 160 candidates: the candidate, the shipped kernel, FlashMLA."""
-    from kernels.lab.experiments.one_pass import IMPLS
-
-    splits = {
-        "quick": {(16, 0): (8,), (16, 128): (7,)},
-        "full": {
-            (4, 0): (8, 16),
-            (8, 0): (8, 16),
-            (16, 0): (8,),
-            (32, 0): (4,),
-            (4, 128): (10, 20),
-            (8, 128): (7, 10),
-            (16, 128): (5, 7),
-            (32, 128): (4,),
-        },
-    }[profile]
-    points = []
-    for (batch, window), counts in splits.items():
-        shape = {"batch": batch, "swa_tokens": window}
-        points += [Point(SPARSE, impl, **shape) for impl in ("auto", "flash_mla")]
-        points += [Point(SPARSE, impl, num_splits=count, **shape) for count, impl in product(counts, IMPLS)]
-    return points
-
-
 CATALOGUE = {
     experiment.name: experiment
     for experiment in (
@@ -267,6 +242,5 @@ CATALOGUE = {
         Experiment("indexer_topk", "what top-k costs over the configured context", indexer_topk),
         Experiment("padded_heads", "what padding eight heads to 64 costs", padded_heads),
         Experiment("redesign", "what each idea for the sm_120 tile costs or gains", redesign, "redesign"),
-        Experiment("one_pass", "whether a short share is faster taken in one pass", one_pass, "one_pass"),
     )
 }

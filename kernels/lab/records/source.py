@@ -12,10 +12,11 @@ from pathlib import Path
 from kernels.lab.records.place import root
 
 TIMED_PACKAGES = ("sparse_mla", "indexer", "decode_step")
+TIMED_FILES = (".py", ".json")  # the tuned table decides what is launched
 
 
 def kernels_sha256(base: Path | None = None) -> str:
-    """SHA-256 (hex) over name and content of every .py file of the timed packages, in sorted order.
+    """SHA-256 (hex) over name and content of every source and table of the timed packages, in sorted order.
 
     base: the folder that holds them, `kernels` by default.
     """
@@ -23,7 +24,8 @@ def kernels_sha256(base: Path | None = None) -> str:
     files = {
         path.relative_to(base).as_posix(): path.read_bytes()
         for package in TIMED_PACKAGES
-        for path in (base / package).rglob("*.py")
+        for path in (base / package).rglob("*")
+        if path.suffix in TIMED_FILES
     }
     return _digest(files)
 
@@ -82,6 +84,6 @@ def kernels_sha256_at(commit: str) -> str | None:
             {
                 member.name.removeprefix("kernels/"): archive.extractfile(member).read()
                 for member in archive
-                if member.isfile() and member.name.endswith(".py")
+                if member.isfile() and member.name.endswith(TIMED_FILES)
             }
         )

@@ -1,0 +1,54 @@
+"""The tuner without a GPU: which points it would time, which kernels it compiles first, and what it writes."""
+
+from dataclasses import astuple
+
+import pytest
+
+from kernels.lab import tune
+from kernels.lab.experiments.point import Point
+from kernels.sparse_mla.launch import WIDE_SHARE, WIDE_UNIT
+from kernels.sparse_mla.tiles import Tile, choices
+
+WIDE = (64, 128, 8, 1, True, 0)
+
+
+def test_wide_tiles_are_split_in_units():
+    for batch, candidates, count in ((16, 640, 8), (32, 640, 4), (16, 512, 8)):
+        assert count in tune.split_counts(batch, 64, candidates, WIDE, 132)
+    assert max(tune.split_counts(1, 64, 2048, WIDE, 132)) <= tune.MOST_SPLITS
+
+
+def test_a_tile_that_is_tried_stands_beside_the_table():
+    points = tune.points("sm90", 64, 640, 16, 132, [WIDE])
+    row = next(r for r in choices() if astuple(r)[:4] == ("sm90", 64, 640, 16))
+    assert (astuple(row.tile), row.num_splits, row.release) in {
+        (p.tile, p.num_splits, p.release) for p in points
+    }
+    assert {p.tile for p in points} <= {WIDE, astuple(row.tile)}
+    assert all((p.topk, p.swa_tokens) == (512, 128) for p in points)
+
+
+def test_every_share_of_a_wide_tile_is_compiled_first():
+    tasks = tune._tasks([WIDE, (16, 32, 4, 1, False, 0)], (8, 64), (512, 640))
+    assert len(tasks) == len(set(tasks))
+    for window in (0, tune.WINDOW):
+        shares = {
+            -(-(topk + window) // (WIDE_UNIT * splits))
+            for tile, _, splits, of, topk in tasks
+            if tile == WIDE and of == window
+        }
+        assert shares >= set(range(1, WIDE_SHARE + 1)) and max(shares) > WIDE_SHARE
+    assert all(topk > 0 for *_, topk in tasks)
+
+
+@pytest.mark.parametrize(("lead", "kept"), [(0.99, True), (0.98, False)])
+def test_the_table_stays_where_a_tile_is_hardly_faster(lead, kept):
+    row = next(r for r in choices() if astuple(r)[:4] == ("sm90", 64, 640, 128))
+    table = Point("sparse_mla_decode", "staged", 128, heads=64, topk=512, swa_tokens=128, tile=astuple(row.tile),
+                  num_splits=row.num_splits, release=row.release)  # fmt: skip
+    other = Point("sparse_mla_decode", "staged", 128, heads=64, topk=512, swa_tokens=128, tile=WIDE, num_splits=1,
+                  release="start")  # fmt: skip
+    assert not Tile(*table.tile).wide
+    found = [(lead * 40.0, other), (40.0, table)]
+    assert tune.chosen(found, "sm90") == found[kept]
+    assert tune.chosen(found[:1], "sm90") == found[0]
