@@ -13,8 +13,7 @@ from itertools import product
 from kernels.lab import timing
 from kernels.lab.experiments import sparse
 from kernels.lab.experiments.point import Point
-from kernels.sparse_mla.launch import WIDE_SHARE, WIDE_UNIT
-from kernels.sparse_mla.tiles import RELEASES, TABLE, Choice, Tile, choices
+from kernels.sparse_mla.tiles import RELEASES, TABLE, WIDE_SHARE, WIDE_UNIT, Choice, Tile, choices
 
 HEADS = (8, 16, 32, 64)
 CANDIDATES = (512, 640, 2048)
@@ -147,6 +146,10 @@ def tune(
         best_us, best = chosen(found, name) if tiles else found[0]
         timings += [{**row_of(name, p), "us": round(us, 2)} for us, p in found]
         rows.append(row_of(name, best))
+        # Behind a wide tile, the best other one: for calls that the wide tile does not suit
+        others = [point for _, point in found if not Tile(*point.tile).wide]
+        if Tile(*best.tile).wide and others:
+            rows.append(row_of(name, others[0]))
         print(
             f"{name} H={count} K={width} B={batch}: {best_us:.2f} us with {best.tile}, {best.num_splits} splits, "
             f"released at {best.release}",
@@ -192,9 +195,12 @@ def row_of(device_class: str, point: Point) -> dict:
 
 def merged(rows: list[dict], earlier: list[dict]) -> list[dict]:
     """A table's earlier rows with the new ones in their places, in the table's order."""
-    order = ("device_class", "heads", "candidates", "batch")
-    found = {tuple(row[name] for name in order): row for row in [*earlier, *rows]}
-    return [found[key] for key in sorted(found)]
+
+    def shape(row):
+        return tuple(row[name] for name in ("device_class", "heads", "candidates", "batch"))
+
+    measured = {shape(row) for row in rows}
+    return sorted([*(row for row in earlier if shape(row) not in measured), *rows], key=shape)
 
 
 def write(rows: list[dict], path=TABLE) -> None:

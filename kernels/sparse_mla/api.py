@@ -1,6 +1,7 @@
 """The operator's front door: check, plan, launch."""
 
 import os
+from itertools import product
 
 import torch
 
@@ -32,16 +33,19 @@ def plan_call(inputs, impl="auto", num_splits=None, batch_invariant=False, tile_
     batch, heads, _ = inputs.q.shape
     device = planning.device_of(inputs.q)
     shape = (heads, inputs.main.topk, inputs.extra_topk)
+    sources = (source for source in (inputs.main, inputs.extra) if source is not None)
+    options = {
+        "device": device,
+        "impl": impl,
+        "tile_class": tile_class,
+        "can_stage": why_not_staged(inputs) is None,
+        "ragged": any(source.length is not None for source in sources),
+    }
     if batch_invariant:
         if num_splits is not None:
             reject("num_splits", num_splits, "None, because batch_invariant fixes the splits")
-        return planning.batch_invariant_plan(
-            *shape, device=device, impl=impl, tile_class=tile_class, can_stage=why_not_staged(inputs) is None
-        )
-    return planning.plan(
-        max(batch, 1), *shape, device=device, impl=impl, tile_class=tile_class, num_splits=num_splits,
-        can_stage=why_not_staged(inputs) is None,
-    )  # fmt: skip
+        return planning.batch_invariant_plan(*shape, **options)
+    return planning.plan(max(batch, 1), *shape, num_splits=num_splits, **options)
 
 
 def why_not_staged(inputs) -> str | None:
@@ -205,14 +209,14 @@ def workspace_bytes(
     _check_num_splits(num_splits, impl)
     target = planning.device_of(torch.empty(0, device=device or "cpu"))
     options = {"device": target, "impl": impl, "tile_class": tile_class}
-    # "auto" leaves `staged` when the memory is not aligned, which a shape does not tell: room for either
+    # "auto" leaves `staged` when the memory is not aligned, and another tile may follow from lengths. A shape tells
+    # neither: room for all
+    can_be = (False, True)
     plans = []
-    for can_stage in (False, True) if target is not planning.RTX_PRO_6000 else (False,):
+    for can_stage, ragged in product(can_be if target is not planning.RTX_PRO_6000 else (False,), can_be):
+        seen = options | {"can_stage": can_stage, "ragged": ragged}
         if batch_invariant:
-            plans.append(
-                planning.batch_invariant_plan(heads, topk, extra_topk, can_stage=can_stage, **options)
-            )
+            plans.append(planning.batch_invariant_plan(heads, topk, extra_topk, **seen))
         else:
-            plans.append(planning.plan(max(batch, 1), heads, topk, extra_topk, num_splits=num_splits,
-                                       can_stage=can_stage, **options))  # fmt: skip
+            plans.append(planning.plan(max(batch, 1), heads, topk, extra_topk, num_splits=num_splits, **seen))
     return planning.workspace_bytes(batch, heads, max(plan.scratch_splits for plan in plans), scratch_dtype)

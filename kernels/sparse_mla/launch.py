@@ -11,13 +11,10 @@ from kernels.sparse_mla.mma import mma_kernel
 from kernels.sparse_mla.per_head import per_head_kernel
 from kernels.sparse_mla.plan import Plan
 from kernels.sparse_mla.split_k import split_k_kernel
-from kernels.sparse_mla.tiles import RELEASES, Tile
+from kernels.sparse_mla.tiles import RELEASES, WIDE_SHARE, Tile, wide_share
 from kernels.sparse_mla.validate import Candidates, Inputs
 
 STAGED_SEGMENT = 256
-# Candidates that wide tiles are counted in, and the units of the largest share that is no loop over tiles
-WIDE_UNIT = 16
-WIDE_SHARE = 10
 LOG2_E = 1.4426950408889634
 # Registers a thread of the multiplying warps; the fetching ones get the rest of a multiprocessor's 65,536
 CONSUMER_REGISTERS = 192
@@ -150,8 +147,7 @@ def staged_arguments(inputs: Inputs, plan: Plan, out, lse, partial_out, partial_
     }
     if tile.wide:
         del arguments["BLOCK_T"], arguments["BUFFERS"], arguments["WGMMA"]
-        units = -(-inputs.main.topk // WIDE_UNIT) + -(-inputs.extra_topk // WIDE_UNIT)
-        share = -(-units // plan.num_splits)
+        share = wide_share(inputs.main.topk, inputs.extra_topk, plan.num_splits)
         return arguments | {"SHARE": share if share <= WIDE_SHARE else 0}
     if tile.producer_warps:
         return arguments | {"CONSUMER_WARPS": tile.num_warps, "CONSUMER_REGISTERS": CONSUMER_REGISTERS}

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.sparse_mla.tiles import Tile, plain_tile, staged_choice, tile_candidates
+from kernels.sparse_mla.tiles import (
+    WIDE_SHARE,
+    Choice,
+    Tile,
+    plain_tile,
+    staged_choice,
+    tile_candidates,
+    wide_share,
+)
 
 MAX_SPLITS = 64
 CAMPAIGN_SM_COUNT = 188
@@ -93,6 +101,7 @@ def plan(
     tile_class: str = "native",
     num_splits: int | None = None,
     can_stage: bool = True,
+    ragged: bool = False,
 ) -> Plan:
     """Choose how to run a shape.
 
@@ -103,6 +112,8 @@ def plan(
         tile_class: "native", or "sm120" to keep to tiles that are legal on sm_120 whatever the device.
         num_splits: overrides the policy (rungs `split_k` and `staged`).
         can_stage: whether "auto" may choose `staged`, which needs a GPU and aligned memory.
+        ragged: whether a row may have fewer candidates than the widths say, because lengths are passed. A loop over
+            wide tiles takes its time for a whole tile then, so that long shares get another one.
 
     Raises:
         ValueError: an unknown impl, policy or tile class, or `num_splits` outside 1..64.
@@ -119,7 +130,12 @@ def plan(
         return Plan(impl, plain_tile(impl, heads))
     # The campaign had no staged rung: its policy counts the head groups of the rungs that it had
     if impl == "staged" or (impl == "auto" and can_stage and policy == "default"):
-        choice = staged_choice(batch, heads, topk + extra_topk, device, tile_class)
+
+        def suits(row: Choice) -> bool:
+            share = wide_share(topk, extra_topk, num_splits or row.num_splits)
+            return not (row.tile.wide and ragged) or share <= WIDE_SHARE
+
+        choice = staged_choice(batch, heads, topk + extra_topk, device, tile_class, suits)
         impl, tile, splits, release = "staged", choice.tile, choice.num_splits, choice.release
     else:
         release = "start"
@@ -144,6 +160,7 @@ def batch_invariant_plan(
     impl: str = "auto",
     tile_class: str = "native",
     can_stage: bool = True,
+    ragged: bool = False,
 ) -> Plan:
     """A plan that does not look at the batch, so that a row's bits do not depend on its neighbours.
 
@@ -151,8 +168,9 @@ def batch_invariant_plan(
     outputs than they need. The chapter on split-K measures the price.
     """
     return plan(
-        8, heads, topk, extra_topk, device=device, impl=impl, tile_class=tile_class, can_stage=can_stage
-    )
+        8, heads, topk, extra_topk,
+        device=device, impl=impl, tile_class=tile_class, can_stage=can_stage, ragged=ragged,
+    )  # fmt: skip
 
 
 def workspace_bytes(

@@ -12,6 +12,9 @@ from pathlib import Path
 # is about to write, or at the blocks' ends. The kernels take them as numbers, neither 1 nor multiples of 16: for
 # those Triton would compile them again.
 RELEASES = {"start": 2, "result": 3, "exit": 4}
+# Candidates that wide tiles are counted in, and the units of the largest share that is no loop over tiles
+WIDE_UNIT = 16
+WIDE_SHARE = 10
 TABLE = Path(__file__).with_name("tuned.json")
 
 
@@ -76,6 +79,12 @@ class Choice:
     release: str = "start"
 
 
+def wide_share(topk: int, extra_topk: int, num_splits: int) -> int:
+    """Units of the largest share of a row that wide tiles take, from the widths alone."""
+    units = -(-topk // WIDE_UNIT) + -(-extra_topk // WIDE_UNIT)
+    return -(-units // num_splits)
+
+
 def device_class(device, tile_class: str) -> str:
     """The part of the table that a device reads: "sm90" for Hopper's own tiles, "sm120" for everything else."""
     return "sm90" if tile_class == "native" and device.capability[0] == 9 else "sm120"
@@ -86,6 +95,12 @@ def choices() -> tuple[Choice, ...]:
     """Every row of the table, in the order of the file."""
     rows = json.loads(TABLE.read_text())["staged"]
     return tuple(Choice(**row | {"tile": Tile(*row["tile"])}) for row in rows)
+
+
+def fastest() -> tuple[Choice, ...]:
+    """The first row of every shape: what the planner takes unless a call does not suit it."""
+    shapes = {(row.device_class, row.heads, row.candidates, row.batch): row for row in reversed(choices())}
+    return tuple(reversed(shapes.values()))
 
 
 def _up(values, wanted: int) -> int:
@@ -99,8 +114,13 @@ def _near(values, wanted: int) -> int:
     return min(sorted(set(values)), key=lambda v: max(v, wanted) / min(v, max(wanted, 1)))
 
 
-def staged_choice(batch: int, heads: int, candidates: int, device, tile_class: str) -> Choice:
-    """The tuned row nearest to a shape: heads and batch rounded up, candidates to the nearest by ratio."""
+def staged_choice(
+    batch: int, heads: int, candidates: int, device, tile_class: str, suits=lambda choice: True
+) -> Choice:
+    """The tuned row nearest to a shape: heads and batch rounded up, candidates to the nearest by ratio.
+
+    A shape may have a second row, behind the fastest, for calls that the first does not suit.
+    """
     rows = [row for row in choices() if row.device_class == device_class(device, tile_class)]
     for name, wanted, pick in (
         ("heads", heads, _up),
@@ -109,7 +129,7 @@ def staged_choice(batch: int, heads: int, candidates: int, device, tile_class: s
     ):
         nearest = pick([getattr(row, name) for row in rows], wanted)
         rows = [row for row in rows if getattr(row, name) == nearest]
-    return rows[0]
+    return next((row for row in rows if suits(row)), rows[-1])
 
 
 def tile_candidates(impl: str, device, tile_class: str = "native") -> list[Tile]:

@@ -6,8 +6,7 @@ import pytest
 
 from kernels.lab import tune
 from kernels.lab.experiments.point import Point
-from kernels.sparse_mla.launch import WIDE_SHARE, WIDE_UNIT
-from kernels.sparse_mla.tiles import Tile, choices
+from kernels.sparse_mla.tiles import WIDE_SHARE, WIDE_UNIT, Tile, choices
 
 WIDE = (64, 128, 8, 1, True, 0)
 
@@ -20,11 +19,10 @@ def test_wide_tiles_are_split_in_units():
 
 def test_a_tile_that_is_tried_stands_beside_the_table():
     points = tune.points("sm90", 64, 640, 16, 132, [WIDE])
-    row = next(r for r in choices() if astuple(r)[:4] == ("sm90", 64, 640, 16))
-    assert (astuple(row.tile), row.num_splits, row.release) in {
-        (p.tile, p.num_splits, p.release) for p in points
-    }
-    assert {p.tile for p in points} <= {WIDE, astuple(row.tile)}
+    rows = [row for row in choices() if astuple(row)[:4] == ("sm90", 64, 640, 16)]
+    table = {(astuple(row.tile), row.num_splits, row.release) for row in rows}
+    assert table and table <= {(p.tile, p.num_splits, p.release) for p in points}
+    assert {p.tile for p in points} == {WIDE, *(astuple(row.tile) for row in rows)}
     assert all((p.topk, p.swa_tokens) == (512, 128) for p in points)
 
 
@@ -52,3 +50,16 @@ def test_the_table_stays_where_a_tile_is_hardly_faster(lead, kept):
     found = [(lead * 40.0, other), (40.0, table)]
     assert tune.chosen(found, "sm90") == found[kept]
     assert tune.chosen(found[:1], "sm90") == found[0]
+
+
+def test_rows_of_a_shape_replace_all_that_it_had():
+    def row(batch, tile):
+        return {"device_class": "sm90", "heads": 64, "candidates": 512, "batch": batch, "tile": list(tile),
+                "num_splits": 1, "release": "start"}  # fmt: skip
+
+    first, second = (64, 64, 8, 1, True, 0), (64, 32, 8, 2, True, 0)
+    earlier = [row(1, WIDE), row(1, second), row(2, first)]
+    assert tune.merged([row(1, first)], earlier) == [row(1, first), row(2, first)]
+    # The fastest stays in front of the one for calls that it does not suit
+    both = [row(1, WIDE), row(1, first)]
+    assert tune.merged(both, earlier) == [*both, row(2, first)]

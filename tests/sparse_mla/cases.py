@@ -360,4 +360,6 @@ def planned(impl: str, heads: int, topk: int, extra_topk: int = 0, device="cpu",
         return tile_plan(impl)
     target = planning.device_of(torch.empty(0, device=device))
     can_stage = torch.device(device).type == "cuda"
-    return planning.plan(batch, heads, topk, extra_topk, device=target, impl=impl, can_stage=can_stage)
+    return planning.plan(
+        batch, heads, topk, extra_topk, device=target, impl=impl, can_stage=can_stage, ragged=True
+    )

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from kernels.sparse_mla import IMPLS, ArgumentError
-from kernels.sparse_mla.launch import WIDE_SHARE, WIDE_UNIT
+from kernels.sparse_mla.tiles import WIDE_SHARE, WIDE_UNIT
 from tests.sparse_mla import cases
 from tests.sparse_mla.pairwise import covering
 

@@ -8,6 +8,7 @@ import torch
 from kernels.sparse_mla import IMPLS, Plan, Tile, campaign_num_splits, workspace_bytes
 from kernels.sparse_mla import plan as planning
 from kernels.sparse_mla.plan import RTX_PRO_6000, Device, every_plan
+from kernels.sparse_mla.tiles import WIDE_SHARE, wide_share
 from tests.sparse_mla import cases
 
 H200 = Device(132, (9, 0), 232_448)
@@ -119,6 +120,36 @@ def test_full_batches_of_64_heads_get_producers():
     tiles = {plan.tile for device in (RTX_PRO_6000, H200) for plan in every_plan(device, "native")}
     assert {tile for tile in tiles if tile.producer_warps or tile.wide} == set(cases.OTHER_KERNELS.values())
     assert planning.plan(128, 64, 512, device=H200).tile.wgmma
+
+
+def test_a_loop_over_wide_tiles_is_for_rows_of_full_width():
+    """A share of a wide tile takes its time for a whole tile, and lengths may leave a few candidates of it."""
+    looped = 0
+    widths, splits_asked = (64, 512, 640, 1152, 2048, 8192), (None, 2, 4)
+    for batch, heads, topk, extra, splits in itertools.product(
+        (1, 2, 4, 8, 16, 32, 64, 128), (20, 64), widths, (0, 128), splits_asked
+    ):
+        how = {"device": H200, "num_splits": splits}
+        full = planning.plan(batch, heads, topk, extra, **how)
+        ragged = planning.plan(batch, heads, topk, extra, ragged=True, **how)
+        if full.tile.wide and wide_share(topk, extra, full.num_splits) > WIDE_SHARE:
+            looped += 1
+            assert not ragged.tile.wide
+        else:
+            assert ragged == full
+    assert looped
+
+
+def test_scratch_has_room_for_rows_with_and_without_lengths(monkeypatch):
+    monkeypatch.setattr(planning, "device_of", lambda tensor: H200)
+    for batch, topk in itertools.product((4, 8, 16, 64), (512, 640, 2048, 8192)):
+        needed = [
+            planning.workspace_bytes(
+                batch, 64, planning.plan(batch, 64, topk, device=H200, ragged=ragged).scratch_splits
+            )
+            for ragged in (False, True)
+        ]
+        assert max(needed) <= workspace_bytes(batch, 64, topk)
 
 
 def test_warps_of_a_block():

@@ -5,9 +5,8 @@ import torch
 
 from kernels.lab import compile as lab
 from kernels.sparse_mla import sparse_mla_decode
-from kernels.sparse_mla.launch import WIDE_SHARE, WIDE_UNIT
 from kernels.sparse_mla.plan import Plan
-from kernels.sparse_mla.tiles import RELEASES, Tile
+from kernels.sparse_mla.tiles import RELEASES, WIDE_SHARE, WIDE_UNIT, Tile
 from tests.sparse_mla import cases
 
 TILE = cases.OTHER_KERNELS["staged-wide"]

@@ -150,6 +150,7 @@ def planned(point: Point, device: str):
     """The launch plan that a point asks for, or the planner's own choice."""
     target = planning.device_of(torch.empty(0, device=device))
     main, extra = (point.swa_tokens, point.topk) if point.swa_tokens else (point.topk, 0)
+    ragged = bool(point.context and point.context < point.topk)  # as `inputs` makes lengths
     if point.tile is not None:
         splits = point.num_splits
         if splits is None:
@@ -161,6 +162,7 @@ def planned(point: Point, device: str):
                 device=target,
                 impl=point.impl if point.impl in planning.SPLITTING else "split_k",
                 tile_class=point.tile_class,
+                ragged=ragged,
             ).num_splits
         splits = splits if point.impl in planning.SPLITTING else 1
         return planning.Plan(point.impl, Tile(*point.tile), splits, point.release)
@@ -174,6 +176,7 @@ def planned(point: Point, device: str):
         tile_class=point.tile_class,
         num_splits=point.num_splits,
         can_stage=device != "cpu",
+        ragged=ragged,
     )
 
 
