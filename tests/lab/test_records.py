@@ -1,4 +1,4 @@
-"""Records: validated on write and on read, resumable, kept only by `keep`, stale by source hash."""
+"""Records: validated on write and on read, resumable, kept only by `keep`; test_stale judges them."""
 
 import json
 
@@ -204,7 +204,11 @@ def test_staleness_follows_the_sources(bench, monkeypatch):
     records.keep()
     record = records.newest("ladder")
     assert records.stale(record) is None and record.evidence().stale is None
-    monkeypatch.setattr(store, "_current", {"hash": "0" * 64})
+    files = source.kernels_files()
+    monkeypatch.setattr(store, "_current", {"hash": "0" * 64, "files": files})
+    assert records.stale(record) is None, "no file that was timed has changed"
+    files = files | {"sparse_mla/simt.py": "0"}
+    monkeypatch.setattr(store, "_current", {"hash": "0" * 64, "files": files})
     assert "kernels have changed" in records.stale(record)
     assert "stale" in record.evidence().line()
 
@@ -217,7 +221,7 @@ def test_newest_prefers_fresh_full_then_new(bench, monkeypatch):
     rows = pd.read_csv(base / "r1" / "measurements.csv", dtype=str, keep_default_na=False)
     for name, changes in {
         "quick-newer": {"profile": "quick", "utc": "2099-01-01T00:00:00Z"},
-        "stale-newest": {"kernels_sha256": "0" * 64, "utc": "2099-02-01T00:00:00Z"},
+        "stale-newest": {"kernels_sha256": "0" * 64, "files": {}, "utc": "2099-02-01T00:00:00Z"},
     }.items():
         (base / name).mkdir()
         (base / name / "run.json").write_text(json.dumps({**info, "run_id": name, **changes}))

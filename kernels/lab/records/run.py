@@ -148,6 +148,7 @@ def _new_info(run_id: str, profile: str) -> dict[str, Any]:
         "git_commit": source.git_commit(),
         "git_dirty": source.git_dirty(),
         "kernels_sha256": source.kernels_sha256(),
+        "files": source.kernels_files(),
         "state_before": state,
         "state_after": None,
         "profile": profile,

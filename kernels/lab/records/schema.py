@@ -98,6 +98,8 @@ RUN_KEYS = {
     "peers": dict,
     "complete": bool,
 }
+# Which files and which launches were timed (`source`, `launches`); the oldest runs do not say
+OPTIONAL_KEYS = {"files": dict, "launches": dict}
 DEVICE_KEYS = {
     "name": str,
     "uuid_sha256": str,
@@ -242,7 +244,8 @@ def _check_times(entry: pd.Series, row: object, where: str) -> None:
 
 def validate_run(run: dict[str, Any], where: str = "run.json") -> dict[str, Any]:
     """Check run.json: exactly the schema's keys, their types, and no path in any text. Raises RecordError."""
-    for keys, given, prefix in ((RUN_KEYS, run, ""), (DEVICE_KEYS, run.get("device", {}), "device.")):
+    run_keys = RUN_KEYS | {key: kind for key, kind in OPTIONAL_KEYS.items() if key in run}
+    for keys, given, prefix in ((run_keys, run, ""), (DEVICE_KEYS, run.get("device", {}), "device.")):
         for key in sorted(set(keys) ^ set(given)):
             raise RecordError(f"{where}: key {prefix}{key} is {'missing' if key in keys else 'unknown'}")
         for key, kind in keys.items():

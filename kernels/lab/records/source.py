@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import os
@@ -13,6 +14,8 @@ from kernels.lab.records.place import root
 
 TIMED_PACKAGES = ("sparse_mla", "indexer", "decode_step")
 TIMED_FILES = (".py", ".json")  # the tuned table decides what is launched
+# Constants that kernels take from a module of the host's, which may change without them
+CONSTANTS = {"sparse_mla/tiles.py": ("RELEASES",)}
 
 
 def kernels_sha256(base: Path | None = None) -> str:
@@ -20,14 +23,48 @@ def kernels_sha256(base: Path | None = None) -> str:
 
     base: the folder that holds them, `kernels` by default.
     """
+    return _digest(_read(base))
+
+
+def kernels_files(base: Path | None = None) -> dict[str, str]:
+    """Path below `kernels` -> short SHA-256, for the files of `kernels_sha256` and the constants in `CONSTANTS`.
+
+    A constant's key is 'path:NAME'. base: as in `kernels_sha256`.
+    """
+    return _short(_read(base))
+
+
+def _read(base: Path | None) -> dict[str, bytes]:
     base = base or root() / "kernels"
-    files = {
+    return {
         path.relative_to(base).as_posix(): path.read_bytes()
         for package in TIMED_PACKAGES
         for path in (base / package).rglob("*")
         if path.suffix in TIMED_FILES
     }
-    return _digest(files)
+
+
+def _short(files: dict[str, bytes]) -> dict[str, str]:
+    found = dict(files)
+    for path, names in CONSTANTS.items():
+        for name in names if path in files else ():
+            found[f"{path}:{name}"] = _constant(files[path], name)
+    return {name: hashlib.sha256(found[name]).hexdigest()[:12] for name in sorted(found)}
+
+
+def _constant(text: bytes, name: str) -> bytes:
+    """The value that a module gives a name at its top level; the whole text where that is not one literal."""
+    values = [
+        statement.value
+        for statement in ast.parse(text).body
+        if isinstance(statement, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
+    ]
+    try:
+        (value,) = values
+        return repr(ast.literal_eval(value)).encode()
+    except ValueError:
+        return text
 
 
 def _digest(files: dict[str, bytes]) -> str:
@@ -70,6 +107,25 @@ def git_dirty() -> bool | None:
 
 def kernels_sha256_at(commit: str) -> str | None:
     """`kernels_sha256` of the files as a commit has them; None where git does not know the commit."""
+    files = read_at(commit)
+    return files and _digest(files)
+
+
+def kernels_files_at(commit: str, sha256: str | None = None) -> dict[str, str] | None:
+    """`kernels_files` as a commit has them; None where git does not know the commit.
+
+    sha256: a run's `kernels_sha256`; None, too, where the commit's files are not those of the run. The hashes of the
+    oldest runs are over the sources alone.
+    """
+    files = read_at(commit)
+    if not files:
+        return None
+    sources = {name: text for name, text in files.items() if name.endswith(".py")}
+    return _short(files) if sha256 in (None, _digest(files), _digest(sources)) else None
+
+
+def read_at(commit: str) -> dict[str, bytes] | None:
+    """The timed packages' files, path below `kernels` -> content, as a commit has them; None without the commit."""
     packages = [f"kernels/{package}" for package in TIMED_PACKAGES]
     try:
         done = subprocess.run(
@@ -80,10 +136,8 @@ def kernels_sha256_at(commit: str) -> str | None:
     if done.returncode:
         return None
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        return _digest(
-            {
-                member.name.removeprefix("kernels/"): archive.extractfile(member).read()
-                for member in archive
-                if member.isfile() and member.name.endswith(TIMED_FILES)
-            }
-        )
+        return {
+            member.name.removeprefix("kernels/"): archive.extractfile(member).read()
+            for member in archive
+            if member.isfile() and member.name.endswith(TIMED_FILES)
+        }

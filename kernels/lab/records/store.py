@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kernels.lab.evidence import Evidence
-from kernels.lab.records import place, schema, source
+from kernels.lab.records import judge, launches, place, schema, source
 from kernels.lab.records.run import as_text, read_run, read_table
 from kernels.lab.records.schema import RecordError
 
@@ -86,17 +86,27 @@ def newest(
     return None
 
 
-_current: dict[str, str] = {}
+_current: dict[str, Any] = {}
 
 
 def stale(record: Record) -> str | None:
-    """Why the record no longer describes the kernels in the tree, or None when it does."""
+    """Why the record no longer describes the kernels in the tree, or None when it does (`judge`).
+
+    A run that does not name its files is stale as soon as any has changed.
+    """
     if "hash" not in _current:
         _current["hash"] = source.kernels_sha256()
     if record.info["kernels_sha256"] == _current["hash"]:
         return None
-    recorded, now = record.info["kernels_sha256"][:7], _current["hash"][:7]
-    return f"the kernels have changed since this run ({recorded}, now {now})"
+    if "files" not in record.info:
+        recorded, now = record.info["kernels_sha256"][:7], _current["hash"][:7]
+        return f"the kernels have changed since this run ({recorded}, now {now})"
+    known = str(record.folder)
+    if known not in _current:
+        if "files" not in _current:
+            _current["files"] = source.kernels_files()
+        _current[known] = judge.reason(record, _current["files"])
+    return _current[known]
 
 
 def finished_runs(base: Path | None = None) -> list[Record]:
@@ -112,6 +122,21 @@ def _settled(info: dict) -> dict:
     if commit and info["git_dirty"] is not False:
         here = source.kernels_sha256_at(commit)
         return info | {"git_dirty": None if here is None else here != info["kernels_sha256"]}
+    return info
+
+
+def described(record: Record) -> dict[str, Any]:
+    """A run's description with its files and launches, where the tree or the run's commit is proved to be its code."""
+    info, sha256 = dict(record.info), record.info["kernels_sha256"]
+    here, commit = source.kernels_sha256() == sha256, info["git_commit"]
+    then = source.kernels_files_at(commit, sha256) if commit and not here else None
+    files = source.kernels_files() if here else then
+    if files:
+        info.setdefault("files", files)
+    if "launches" not in info:
+        found = launches.of_record(record) if here else then and launches.at_commit(commit, record.folder)
+        if found is not None:
+            info["launches"] = found
     return info
 
 
@@ -147,7 +172,7 @@ def keep(run_id: str | None = None, partial: bool = False, base: Path | None = N
     draft = target.with_name(target.name + ".part")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    place.write_text(draft / "run.json", as_text(_settled(record.info)))
+    place.write_text(draft / "run.json", as_text(_settled(described(record))))
     for name, df in tables.items():
         if len(df):
             shutil.copyfile(record.folder / f"{name}.csv", draft / f"{name}.csv")
