@@ -405,6 +405,13 @@ def test_ratios_are_judged_at_their_batches():
     table = peer_targets.summary(found.reset_index())
     assert (table["met"] == "not recorded").sum() == len(table) - 4
     assert peer_targets.met_in_words(table) == "3 of 4"
+    across = peer_targets.by_batch(found.reset_index())
+    assert list(across["what"]) == list(
+        dict.fromkeys(found.loc[found.index.get_level_values("id").str.match("native|sm120"), "what"])
+    )
+    for (name, batch), row in found.iterrows():
+        if not name.startswith("simt"):
+            assert across.set_index("what").loc[row["what"], str(batch)] == row["ratio"]
 
 
 def test_few_heads_are_compared_with_many():
@@ -415,6 +422,7 @@ def test_few_heads_are_compared_with_many():
 
 def test_without_a_record_nothing_is_met():
     empty = pd.concat([peer_targets.ratios(name, pd.DataFrame()) for name in peer_targets.EXPERIMENTS])
+    assert peer_targets.by_batch(empty).empty
     table = peer_targets.summary(empty)
     assert (table["met"] == "not recorded").all() and peer_targets.met_in_words(table) is None
     failed = _rows(auto={1: 7.0}, flash_mla={1: 10.0}).assign(status="failed")

@@ -78,6 +78,13 @@ def summary(all_ratios: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["what", "batches", "limit", "lowest", "highest", "met"])
 
 
+def by_batch(all_ratios: pd.DataFrame) -> pd.DataFrame:
+    """Ratios to FlashMLA in the order of the targets: a row a shape and class of tiles, a column a batch ("1", ...)."""
+    peers = all_ratios[~all_ratios["id"].str.startswith(("simt", "heads"))]
+    wide = peers.pivot(index="what", columns="batch", values="ratio").reindex(peers["what"].unique())
+    return wide.rename(columns=str).rename_axis(columns=None).reset_index()
+
+
 def met_in_words(table: pd.DataFrame) -> str | None:
     """How many targets with a record are met at every batch, e.g. "7 of 12"; None without a record."""
     judged = table[table["met"] != "not recorded"]
