@@ -411,12 +411,12 @@ def test_launches_of_a_commit(record, monkeypatch):
         if not name.endswith("RELEASES")
     }
     monkeypatch.setattr(source, "read_at", lambda commit: here)
-    assert launches.at_commit("abc1234", found.folder) == found.info["launches"]
     here["sparse_mla/launch.py"] = here["sparse_mla/launch.py"].replace(
         b"COMBINE_WARPS = 4", b"COMBINE_WARPS = 8"
     )
-    assert launches.at_commit("abc1234", found.folder).keys() == found.info["launches"].keys()
-    assert launches.at_commit("abc1234", found.folder) != found.info["launches"]
+    then = launches.at_commit("abc1234", found.folder)
+    assert then.keys() == found.info["launches"].keys() and then != found.info["launches"]
+    assert launches.kernels_of(then.values()) == launches.kernels_of(found.info["launches"].values())
     monkeypatch.setattr(source, "read_at", lambda commit: None)
     assert launches.at_commit("unknown", found.folder) is None
 
