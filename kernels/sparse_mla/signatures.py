@@ -12,7 +12,8 @@ from kernels.sparse_mla.validate import Candidates, Inputs
 from kernels.spec import KernelSpec, specialise
 
 
-def _candidates(batch: int, topk: int, page_size: int, has_length: bool) -> Candidates:
+def candidates(batch: int, topk: int, page_size: int, has_length: bool) -> Candidates:
+    """A cache of two pages with indices and lengths, without memory: what a launch needs to know of them."""
     stride = padded_page_stride(page_size)
     cache = torch.empty_strided((2, page_size, 1, ENTRY_BYTES), (stride, ENTRY_BYTES, ENTRY_BYTES, 1),
                                 dtype=torch.uint8, device="meta")  # fmt: skip
@@ -44,9 +45,9 @@ def signature(
     """
     batch = 2
     q = torch.empty(batch, heads, 512, dtype=torch.bfloat16, device="meta")
-    extra = _candidates(batch, extra_topk, extra_page_size, has_length) if extra_topk else None
+    extra = candidates(batch, extra_topk, extra_page_size, has_length) if extra_topk else None
     sink = torch.empty(heads, dtype=torch.float32, device="meta") if has_sink else None
-    inputs = Inputs(q, _candidates(batch, topk, page_size, has_length), extra, sink, 512**-0.5)
+    inputs = Inputs(q, candidates(batch, topk, page_size, has_length), extra, sink, 512**-0.5)
     out, lse = torch.empty_like(q), torch.empty(batch, heads, dtype=torch.float32, device="meta")
     partial_out = torch.empty(batch * num_splits * heads * 512, dtype=scratch_dtype, device="meta")
     partial_lse = torch.empty(batch * num_splits * heads, dtype=torch.float32, device="meta")

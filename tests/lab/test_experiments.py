@@ -10,16 +10,7 @@ import torch
 from kernels.lab import counters, experiments, records, timing
 from kernels.lab.experiments import Experiment, Point, catalogue, indexing, sparse
 from kernels.lab.records import place, run, store
-
-DEVICE = {
-    "name": "NVIDIA H200",
-    "uuid_sha256": "0123456789ab",
-    "capability": "9.0",
-    "sm_count": 132,
-    "smem_optin_bytes": 232448,
-    "l2_bytes": 62914560,
-    "memory_bytes": 150000000000,
-}
+from tests.lab.described import DEVICE
 
 
 @pytest.fixture

@@ -7,16 +7,7 @@ import pytest
 
 from kernels.lab import records
 from kernels.lab.records import RecordError, place, run, schema, source, store
-
-DEVICE = {
-    "name": "NVIDIA H200",
-    "uuid_sha256": "0123456789ab",
-    "capability": "9.0",
-    "sm_count": 132,
-    "smem_optin_bytes": 232448,
-    "l2_bytes": 62914560,
-    "memory_bytes": 150000000000,
-}
+from tests.lab.described import DEVICE
 
 
 @pytest.fixture

@@ -251,20 +251,12 @@ def _inputs(module: ModuleType, call: Call):
     """The call's checked inputs, without memory; caches as the laboratory and the decode step lay them out."""
     import torch
 
-    from kernels.sparse_mla.layout import ENTRY_BYTES, padded_page_stride
+    from kernels.sparse_mla.signatures import candidates
 
-    def candidates(width: int, page: int, length: bool):
-        stride = padded_page_stride(page)
-        cache = torch.empty_strided(
-            (2, page, 1, ENTRY_BYTES), (stride, ENTRY_BYTES, ENTRY_BYTES, 1), dtype=torch.uint8, device="meta"
-        )
-        indices = _meta(call.batch, width, dtype=torch.int32)
-        return module.Candidates(cache, indices, _meta(call.batch, dtype=torch.int32) if length else None)
-
-    extra = candidates(call.extra, call.extra_page, call.extra_length) if call.extra else None
+    extra = candidates(call.batch, call.extra, call.extra_page, call.extra_length) if call.extra else None
     q = _meta(call.batch, call.heads, 512, dtype=torch.bfloat16)
     sink = _meta(call.heads, dtype=torch.float32)
-    return module.Inputs(q, candidates(call.topk, call.page, call.length), extra, sink, 512**-0.5)
+    return module.Inputs(q, candidates(call.batch, call.topk, call.page, call.length), extra, sink, 512**-0.5)
 
 
 class _StandIn:
