@@ -98,7 +98,7 @@ def point(
     """A checked `Point`; `tile` is a mapping or a dataclass.
 
     Raises:
-        ValueError: an unknown rung, a size below 1, splits on a rung that has none, or a wide tile.
+        ValueError: an unknown rung, a size below 1, splits on a rung that has none, or a tile that is no loop.
     """
     if impl not in ATTENTION:
         raise ValueError(f"impl: got {impl!r}, accepted are {ATTENTION}")
@@ -115,9 +115,10 @@ def point(
     tile = asdict(tile) if is_dataclass(tile) else dict(tile)
     if impl == "staged":
         tile.setdefault("wgmma", False)
-        if Tile(**tile).wide:
+        if Tile(**tile).wide or Tile(**tile).few:
             raise ValueError(
-                f"tile: got {tile}, the model describes no wide tiles: they are sm_90's, and loop over nothing"
+                f"tile: got {tile}, the model describes no wide tiles and none for few heads: a short share of "
+                f"theirs is no loop"
             )
     else:
         tile.pop("wgmma", None)

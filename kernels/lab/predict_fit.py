@@ -100,7 +100,7 @@ def points_of(measurements) -> list[tuple[Point, float]]:
                 tile |= {"producer_warps": _number(row, "producer_warps", 0)}
             else:
                 tile |= _whole_tile(tuple(tile.values()), row.get("tile_class", "native"))
-            if Tile(**tile).wide:
+            if Tile(**tile).wide or Tile(**tile).few:
                 continue
         splits = _number(row, "num_splits", 1)
         if splits > 1 and impl not in SPLITTING:

@@ -13,7 +13,16 @@ from itertools import product
 from kernels.lab import timing
 from kernels.lab.experiments import sparse
 from kernels.lab.experiments.point import Point
-from kernels.sparse_mla.tiles import RELEASES, TABLE, WIDE_SHARE, WIDE_UNIT, Choice, Tile, choices
+from kernels.sparse_mla.tiles import (
+    FEW_HEADS_MOST,
+    RELEASES,
+    TABLE,
+    WIDE_SHARE,
+    WIDE_UNIT,
+    Choice,
+    Tile,
+    choices,
+)
 
 HEADS = (8, 16, 32, 64)
 CANDIDATES = (512, 640, 2048)
@@ -21,11 +30,11 @@ WINDOW = 128  # 640 candidates are 512 and a sliding window in a cache of its ow
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 # The fields of a `Tile`: block_h, block_t, num_warps, buffers, wgmma, producer_warps
 TILES = {
-    "sm120": [(16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0), (64, 16, 8, 1, False, 0),
-              (64, 16, 8, 2, False, 4), (16, 32, 4, 2, False, 4)],
-    "sm90": [(16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0), (32, 32, 4, 1, False, 0),
-             (64, 32, 8, 1, True, 0), (64, 32, 8, 2, True, 0), (64, 64, 8, 1, True, 0), (64, 64, 8, 2, True, 4),
-             (64, 128, 8, 1, True, 0)],
+    "sm120": [(8, 64, 4, 1, False, 0), (16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0),
+              (64, 16, 8, 1, False, 0), (64, 16, 8, 2, False, 4), (16, 32, 4, 2, False, 4)],
+    "sm90": [(8, 64, 4, 1, False, 0), (8, 128, 8, 1, False, 0), (16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0),
+             (32, 32, 8, 1, False, 0), (32, 32, 4, 1, False, 0), (64, 32, 8, 1, True, 0), (64, 32, 8, 2, True, 0),
+             (64, 64, 8, 1, True, 0), (64, 64, 8, 2, True, 4), (64, 128, 8, 1, True, 0)],
 }  # fmt: skip
 MOST_SPLITS = 64
 MARGIN = 0.985  # of the table's time: a new tile has to be better by more than what two runs differ
@@ -42,6 +51,16 @@ def split_counts(batch: int, heads: int, candidates: int, tile, sm_count: int) -
     return sorted(count for count in even if low <= count <= high) or [low]
 
 
+def _for_heads(tile: Tile, heads: int) -> bool:
+    """Whether a tile is worth timing for a number of heads: little padding, and one block where heads are few.
+
+    Half of a wide tile may be padding: `wgmma` multiplies 64 rows at least.
+    """
+    if tile.few:
+        return heads <= tile.block_h
+    return tile.block_h <= (2 * heads if tile.wide else max(16, heads))
+
+
 def points(
     device_class: str, heads: int, candidates: int, batch: int, sm_count: int, tiles=None
 ) -> list[Point]:
@@ -52,7 +71,7 @@ def points(
     window = WINDOW if candidates == 640 else 0
     shape = Point("sparse_mla_decode", "staged", batch, heads=heads, topk=candidates - window, swa_tokens=window,
                   tile_class="sm120" if device_class == "sm120" else "native")  # fmt: skip
-    wanted = [tile for tile in tiles or TILES[device_class] if tile[0] <= max(16, heads)]
+    wanted = [tile for tile in tiles or TILES[device_class] if _for_heads(Tile(*tile), heads)]
     found = [
         replace(shape, tile=tile, num_splits=split)
         for tile in wanted
@@ -105,6 +124,12 @@ def _tasks(tiles, heads, candidates) -> list[tuple]:
         if Tile(*tile).wide
         for share in range(1, WIDE_SHARE + 1)
     ]
+    # And one for few heads another where no share is longer than a tile
+    tasks += [
+        (tile, FEW_HEADS_MOST, (topk + window) // tile[1], window, topk)
+        for tile, topk, window in product(tiles, (512,), windows)
+        if Tile(*tile).few and FEW_HEADS_MOST in heads
+    ]
     return tasks
 
 
@@ -146,9 +171,9 @@ def tune(
         best_us, best = chosen(found, name) if tiles else found[0]
         timings += [{**row_of(name, p), "us": round(us, 2)} for us, p in found]
         rows.append(row_of(name, best))
-        # Behind a wide tile, the best other one: for calls that the wide tile does not suit
-        others = [point for _, point in found if not Tile(*point.tile).wide]
-        if Tile(*best.tile).wide and others:
+        # Behind a tile that does not suit every call or device, the best one that does
+        others = [point for _, point in found if not _particular(Tile(*point.tile), name)]
+        if _particular(Tile(*best.tile), name) and others:
             rows.append(row_of(name, others[0]))
         print(
             f"{name} H={count} K={width} B={batch}: {best_us:.2f} us with {best.tile}, {best.num_splits} splits, "
@@ -156,6 +181,11 @@ def tune(
             flush=True,
         )
     return rows, timings
+
+
+def _particular(tile: Tile, device_class: str) -> bool:
+    """Whether some calls of a class get another tile: rows that may be short, or devices before sm_89."""
+    return tile.wide or (tile.few and device_class == "sm120")
 
 
 def chosen(found: list[tuple[float, Point]], device_class: str) -> tuple[float, Point]:

@@ -149,6 +149,11 @@ def staged_arguments(inputs: Inputs, plan: Plan, out, lse, partial_out, partial_
         del arguments["BLOCK_T"], arguments["BUFFERS"], arguments["WGMMA"]
         share = wide_share(inputs.main.topk, inputs.extra_topk, plan.num_splits)
         return arguments | {"SHARE": share if share <= WIDE_SHARE else 0}
+    if tile.few:
+        del arguments["BLOCK_H"], arguments["BUFFERS"], arguments["WGMMA"]
+        tiles = -(-inputs.main.topk // tile.block_t) - (-inputs.extra_topk // tile.block_t)
+        one_tile = tiles <= plan.num_splits
+        return arguments | {"SEGMENT": tile.block_t if one_tile else STAGED_SEGMENT, "ONE_TILE": one_tile}
     if tile.producer_warps:
         return arguments | {"CONSUMER_WARPS": tile.num_warps, "CONSUMER_REGISTERS": CONSUMER_REGISTERS}
     return arguments | {"SEGMENT": STAGED_SEGMENT}
@@ -164,6 +169,10 @@ def staged_kernel_of(tile: Tile):
         from kernels.sparse_mla.wide import wide_kernel
 
         return wide_kernel
+    if tile.few:
+        from kernels.sparse_mla.few_heads import few_heads_kernel
+
+        return few_heads_kernel
     from kernels.sparse_mla.staged import staged_kernel
 
     return staged_kernel

@@ -4,7 +4,7 @@
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +12,9 @@ from pathlib import Path
 # is about to write, or at the blocks' ends. The kernels take them as numbers, neither 1 nor multiples of 16: for
 # those Triton would compile them again.
 RELEASES = {"start": 2, "result": 3, "exit": 4}
+# Heads of a tile with candidates as rows, and the candidates of a warp there
+FEW_HEADS_MOST = 8
+WARP_ROWS = 16
 # Candidates that wide tiles are counted in, and the units of the largest share that is no loop over tiles
 WIDE_UNIT = 16
 WIDE_SHARE = 10
@@ -44,6 +47,11 @@ class Tile:
         """Whether the tile is of `wide_kernel`: 128 candidates at once by `wgmma`, without producers."""
         return self.wgmma and self.block_t == 128 and not self.producer_warps
 
+    @property
+    def few(self) -> bool:
+        """Whether the tile is of `few_heads_kernel`: up to 8 heads, and candidates as the rows of both products."""
+        return self.block_h == FEW_HEADS_MOST
+
     def __post_init__(self):
         for name in ("block_h", "block_t", "num_warps"):
             value = getattr(self, name)
@@ -54,6 +62,14 @@ class Tile:
         if self.producer_warps and self.num_stages > 2:
             # A third buffer would find the numbers of its named barriers taken
             raise ValueError(f"num_stages: got {self.num_stages}, accepted with producers are 1 and 2")
+        if self.few and (
+            self.num_warps not in (4, 8)
+            or astuple(self) != (FEW_HEADS_MOST, WARP_ROWS * self.num_warps, self.num_warps, 1, False, 0)
+        ):
+            raise ValueError(
+                f"tile: got {self}, a tile of 8 heads is 64 candidates on 4 warps or 128 on 8, one stage, neither "
+                f"wgmma nor producers"
+            )
         if self.wide and (self.block_h, self.num_warps, self.num_stages) != (64, 8, 1):
             raise ValueError(
                 f"tile: got {self}, a wide tile is 64 heads by 128 candidates on 8 warps, one stage"

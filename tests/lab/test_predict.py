@@ -503,7 +503,7 @@ def test_rows_that_no_model_can_judge_are_left_out():
     for name, tile in listed:
         kind = "native" if name == "sm90" else "sm120"
         sizes = {n: getattr(tile, n) for n in predict_fit.TILE}
-        if tile.wide:
+        if tile.wide or tile.few:
             assert predict_fit.points_of([row | sizes | {"impl": "auto", "tile_class": kind}]) == []
             with pytest.raises(ValueError, match="no wide tiles"):
                 predict.point("staged", tile, 1)

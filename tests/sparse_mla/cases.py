@@ -19,13 +19,15 @@ GUARD = 4096
 # Gathered keys that the oracle holds at a time: many processes share a GPU's memory.
 KEY_BYTES = 2**28
 INTERPRETABLE = ("serial", "simt", "mma", "split_k")
-# Rung `staged` runs other kernels for tiles with producers and for wide tiles. The planner takes them for some shapes
-# only, so that tests ask for them by a plan. Those that multiply by wgmma are for Hopper.
+# Rung `staged` runs other kernels for tiles with producers, for wide tiles and for few heads. The planner takes them
+# for some shapes only, so that tests ask for them by a plan. Those that multiply by wgmma are for Hopper.
 OTHER_KERNELS = {
     "staged-producers": Tile(64, 16, 8, 2, False, 4),
     "staged-producers-16": Tile(16, 32, 4, 2, False, 4),
     "staged-producers-wgmma": Tile(64, 64, 8, 2, True, 4),
     "staged-wide": Tile(64, 128, 8, 1, True),
+    "staged-few": Tile(8, 64, 4),
+    "staged-few-128": Tile(8, 128, 8),
 }
 PATTERNS = ("dense", "tail", "leading", "alternating", "none", "last")
 
@@ -47,8 +49,12 @@ def interpretable_impls() -> tuple[str, ...]:
 
 def runnable_tiles() -> tuple[str, ...]:
     """The names of `OTHER_KERNELS` that this machine's GPU can run; all of them without a GPU."""
-    hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9
-    return tuple(name for name, tile in OTHER_KERNELS.items() if hopper or not tile.wgmma)
+    found = torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
+    return tuple(
+        name
+        for name, tile in OTHER_KERNELS.items()
+        if (not tile.wgmma or found[0] == 9) and (not tile.few or found >= planning.CONVERTS_E4M3)
+    )
 
 
 def tile_plan(name: str, num_splits: int | None = None) -> planning.Plan:

@@ -222,10 +222,14 @@ def tile_points():
         yield point, without
 
 
-def _wide_share(point) -> int:
-    """The units of a share that a wide tile's kernel is compiled for; 0 for a loop over tiles and other kernels."""
+def _share(point) -> int:
+    """The share that a kernel is compiled for: a wide tile's units, 1 for one tile of few heads, 0 for a loop."""
     name, splits = point["route"]
-    if name not in cases.OTHER_KERNELS or not cases.OTHER_KERNELS[name].wide:
+    tile = cases.OTHER_KERNELS.get(name)
+    if tile is not None and tile.few:
+        tiles = -(-point["width"] // tile.block_t) - (-point["extra"] // tile.block_t)
+        return int(tiles <= (splits or 2))
+    if tile is None or not tile.wide:
         return 0
     units = -(-point["width"] // WIDE_UNIT) - (-point["extra"] // WIDE_UNIT)
     share = -(-units // (splits or 2))
@@ -241,7 +245,7 @@ def _compiles_alike(entry) -> tuple:
         point["page"], point["extra"] > 0,
         unaligned(point),
         heads <= 16, rows[0][1] is None, point["sink"] is None, width == 1, width % 16 == 0, heads == 1,
-        heads % 16 == 0, _wide_share(point), repr(point),
+        heads % 16 == 0, _share(point), repr(point),
     )  # fmt: skip
 
 

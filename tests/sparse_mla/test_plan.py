@@ -118,7 +118,9 @@ def test_full_batches_of_64_heads_get_producers():
         plan = planning.plan(batch, 64, 512, tile_class="sm120")
         assert plan.impl == "staged" and plan.tile.producer_warps and not plan.tile.wgmma
     tiles = {plan.tile for device in (RTX_PRO_6000, H200) for plan in every_plan(device, "native")}
-    assert {tile for tile in tiles if tile.producer_warps or tile.wide} == set(cases.OTHER_KERNELS.values())
+    assert {tile for tile in tiles if tile.producer_warps or tile.wide or tile.few} == set(
+        cases.OTHER_KERNELS.values()
+    )
     assert planning.plan(128, 64, 512, device=H200).tile.wgmma
 
 

@@ -255,12 +255,13 @@ def waiting_figure(evidence: Evidence) -> Figure:
 def compile_rungs() -> list[Compiled]:
     """The plain split-K tile and the staged tiles of the planner, for sm_120 and for sm_90.
 
-    Without wide tiles, which `kernels.lab.chapters.wide` compares: a short share of theirs is no loop.
+    Without wide tiles and tiles for few heads, which `kernels.lab.chapters.wide` and `few_heads` compare: a short
+    share of theirs is no loop.
     """
     requests = []
     for target, device, kind in (("sm_120", planning.RTX_PRO_6000, "sm120"), ("sm_90", H200, "native")):
         requests.append(make_request("sparse_mla", "split_k", MANY_HEADS, target))
-        looped = [tile for tile in tile_candidates("staged", device, kind) if not tile.wide]
+        looped = [tile for tile in tile_candidates("staged", device, kind) if not tile.wide and not tile.few]
         tiles = sorted(looped, key=lambda t: (t.wgmma, t.block_h, t.block_t))
         requests += [make_request("sparse_mla", "staged", tile, target) for tile in tiles]
     return compile_many(requests)

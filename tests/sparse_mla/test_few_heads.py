@@ -1,0 +1,137 @@
+"""Tiles of rung `staged` for few heads: legal on both targets, right on a GPU for shares and scales of all kinds."""
+
+import pytest
+import torch
+
+from kernels.lab import compile as lab
+from kernels.sparse_mla import layout, sparse_mla_decode
+from kernels.sparse_mla import plan as planning
+from kernels.sparse_mla.launch import STAGED_SEGMENT
+from kernels.sparse_mla.plan import Plan
+from kernels.sparse_mla.tiles import RELEASES, Tile
+from tests.sparse_mla import cases
+
+NAMES = ("staged-few", "staged-few-128")
+TILES = tuple(cases.OTHER_KERNELS[name] for name in NAMES)
+LIMIT = {"sm_120": 101_376, "sm_90": 232_448}  # bytes that a block may have
+
+
+def test_shares_of_every_kind_are_legal():
+    """One tile and a loop. The larger tile's loop has too long tables for sm_120, which gets the smaller tile."""
+    asked = [
+        lab.make_request("kernels.sparse_mla.signatures", "staged", tile, target, heads=8, num_splits=splits)
+        for target in LIMIT
+        for tile in TILES
+        for splits in (512 // tile.block_t, 1)
+    ]
+    for request, one in zip(asked, lab.compile_many(asked), strict=True):
+        assert one.error is None and one.spill_store_bytes == 0, request
+        if one.target == "sm_90" or one.tile["block_t"] == 64:
+            assert one.shared_bytes <= LIMIT[one.target]
+        assert one.counts.opcodes["HMMA"] > 0 and "HGMMA" not in one.counts.opcodes
+
+
+def test_what_makes_a_tile_one_for_few_heads():
+    assert all(tile.few and not tile.wide and tile.launched_warps == tile.num_warps for tile in TILES)
+    assert not any(Tile(*sizes).few for sizes in ((16, 64, 4), (16, 32, 4), (64, 128, 8)))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(8, 32, 2), (8, 128, 4), (8, 256, 16), (8, 64, 4, 2), (8, 64, 4, 1, True), (8, 64, 4, 1, False, 4)],
+)
+def test_another_tile_of_8_heads_is_refused(sizes):
+    with pytest.raises(ValueError, match="a tile of 8 heads is 64 candidates on 4 warps or 128 on 8"):
+        Tile(*sizes)
+
+
+def test_a_device_without_the_conversion_gets_another_tile():
+    ampere = planning.Device(108, (8, 0), 166_912)
+    ada = planning.Device(142, (8, 9), 101_376)
+    taken = 0
+    for batch in (1, 8, 16, 32, 64, 128):
+        for topk in (512, 2048):
+            assert not planning.plan(batch, 8, topk, device=ampere).tile.few
+            newer = planning.plan(batch, 8, topk, device=ada)
+            taken += newer.tile.few
+            if not newer.tile.few:
+                assert newer == planning.plan(batch, 8, topk, device=ampere)
+    assert taken
+
+
+def _run(name, num_splits, arguments, number=0):
+    if name not in cases.runnable_tiles():
+        pytest.skip("the conversion of e4m3 is an instruction from sm_89 on")
+    plan = Plan("staged", cases.OTHER_KERNELS[name], num_splits, list(RELEASES)[number % len(RELEASES)])
+    return sparse_mla_decode(**arguments, plan=plan)
+
+
+def _case(device, caches, topk, heads, tile, **query):
+    rows = [("alternating", "K"), ("none", "K"), ("dense", 1), ("dense", 0), ("dense", "K"), ("tail", "K")]
+    main = cases.make_side(cases.make_cache(53, 40, device=device), rows, topk, tile)
+    extra = None
+    if caches == 2:
+        extra = cases.make_side(cases.make_cache(2, 40, device=device), rows[::-1], 40, tile)
+    q = cases.make_query(len(rows), heads, device=device, **query)
+    return cases.Case(q, main, extra, torch.zeros(heads, device=device))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("heads", [1, 3, 8, 20])
+@pytest.mark.parametrize(("caches", "num_splits"), [(1, 1), (2, 1), (2, 5)])
+def test_shares_of_every_kind_are_right(name, heads, caches, num_splits):
+    """A part of a tile, a tile, a tile and one candidate, a segment of tables, and one candidate more."""
+    tile = cases.OTHER_KERNELS[name].block_t
+    for number, topk in enumerate(
+        (1, tile - 1, tile, tile + 1, STAGED_SEGMENT, STAGED_SEGMENT + 1, 3 * STAGED_SEGMENT)
+    ):
+        got = _run(name, num_splits, _case("cuda", caches, topk, heads, tile).arguments, number)
+        expected = _case("cpu", caches, topk, heads, tile).expected()
+        found = cases.compare(*(x.cpu() for x in got), expected, cases.rounded_factors("staged"))
+        assert not found, (topk, found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("power", [-120, -40, 0, 20])
+def test_queries_of_every_size_are_right(name, power):
+    """Float16 would overflow or vanish: each head is divided by a power of two of its own."""
+    shape = (name, 2, _case("cuda", 1, 130, 8, 64))
+    shape[2].q.mul_(torch.full((8, 1), 1.0, device="cuda") * 2.0**power)
+    shape[2].q[:, 3].zero_()
+    host = _case("cpu", 1, 130, 8, 64)
+    host.q.copy_(shape[2].q.cpu())
+    got = _run(name, 2, shape[2].arguments)
+    found = cases.compare(*(x.cpu() for x in got), host.expected(), cases.rounded_factors("staged"))
+    assert not found, found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_scales_that_lie_far_apart_are_right(name):
+    """Groups from 2**-60 to 2**40 in one tile: what counts is a group's error against the group's size.
+
+    Weights are float16 times a factor of the tile's group. One that is 2**-24 of the largest is lost with its
+    candidate, as it would be in a sum of bfloat16.
+    """
+    count, generator = 128, torch.Generator().manual_seed(0)
+    kv = torch.randn(count, layout.HEAD_DIM, generator=generator)
+    powers = torch.randint(-60, 41, (count, 7), generator=generator).double()
+    kv[:, :448] *= (2.0**powers).float().repeat_interleave(64, 1)
+    cache = layout.allocate_cache(2, 64, device="cuda")
+    slots = torch.arange(count, device="cuda")
+    layout.store_kv(cache, slots, kv.bfloat16().cuda())
+    values = layout.load_kv(cache, slots).double()
+    # Only the rotary columns decide the weights, so that every candidate has some
+    q = torch.zeros(1, 8, layout.HEAD_DIM)
+    q[..., 448:] = torch.randn(1, 8, 64, generator=generator)
+    q = q.bfloat16().cuda()
+    arguments = {"q": q, "kv_cache": cache, "indices": slots[None].int(), "softmax_scale": 64**-0.5}
+    out, lse = _run(name, 1, arguments)
+    scores = q[0].double() @ values.T * 64**-0.5
+    want = torch.softmax(scores, 1) @ values
+    error = (out[0].double() - want).view(8, 8, 64).pow(2).mean(-1).sqrt()
+    size = want.view(8, 8, 64).pow(2).mean(-1).sqrt()
+    assert float((error / size).max()) < 4e-3
+    torch.testing.assert_close(lse[0].double(), torch.logsumexp(scores, 1), rtol=0, atol=1e-5)
