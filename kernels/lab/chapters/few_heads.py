@@ -1,0 +1,96 @@
+"""A kernel for 8 heads, whose operands are the cache's bytes: who holds them, what a candidate costs, what waits."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from kernels.lab.compile import compile_many, make_request
+from kernels.lab.evidence import Evidence
+from kernels.sparse_mla.tiles import Tile
+
+DATA = Path(__file__).resolve().parents[3] / "data" / "few_heads_samples.csv"
+# Name, tile; 512 candidates in 4 splits are a loop for both
+CASES = (("heads as rows", Tile(16, 32, 4)), ("candidates as rows", Tile(8, 64, 4)))
+# Columns of `compare` by class of instruction
+CLASSES = {
+    "integer": ("integer",),
+    "conversions": ("conversion",),
+    "float": ("fma",),
+    "products": ("tensor",),
+    "shared": ("shared_load", "shared_store"),
+    "barriers": ("barrier",),
+}
+WAITS = {
+    "queue": "for a place in the queue",
+    "shared": "for shared memory or a shuffle",
+    "memory": "for memory",
+    "barrier": "for a barrier",
+}
+
+
+def lanes_of(layout, group: int | None = None) -> np.ndarray:
+    """The lane that holds each of the first warp's words, [rows, words]; of one group, if the layout has groups."""
+    bases = [layout.reg_bases, layout.lane_bases]
+    found = {}
+    for register in range(1 << len(bases[0])):
+        for lane in range(1 << len(bases[1])):
+            place = [0] * len(layout.shape)
+            for number, vectors in zip((register, lane), bases, strict=True):
+                for bit, vector in enumerate(vectors):
+                    if number >> bit & 1:
+                        place = [a ^ b for a, b in zip(place, vector, strict=True)]
+            found[tuple(place)] = lane
+    mine = {place[-2:]: lane for place, lane in found.items() if group is None or place[0] == group}
+    rows, words = (1 + max(place[dim] for place in mine) for dim in (0, 1))
+    return np.array([[mine[row, word] for word in range(words)] for row in range(rows)])
+
+
+def compare(targets=("sm_120", "sm_90")) -> pd.DataFrame:
+    """What a warp issues for a candidate in the loop of either kernel, 8 heads and 512 candidates in 4 splits.
+
+    Columns: target, kernel, registers, shared_kib, issued (instructions a candidate), of these those of `CLASSES`.
+
+    Raises:
+        RuntimeError: a kernel does not compile, or has no loop.
+    """
+    asked = [(target, name, tile) for target in targets for name, tile in CASES]
+    requests = [
+        make_request("sparse_mla", "staged", tile, target, heads=8, num_splits=4) for target, _, tile in asked
+    ]
+    rows = []
+    for (target, name, tile), one in zip(asked, compile_many(requests), strict=True):
+        if not one.ok or one.main_loop is None:
+            raise RuntimeError(f"{tile} for {target}: {one.error or 'no main loop'}")
+        counts, each = one.main_loop.counts, tile.num_warps / tile.block_t
+        row = {"target": target, "kernel": name, "registers": one.registers}
+        row |= {"shared_kib": one.shared_bytes / 1024, "issued": each * sum(counts.opcodes.values())}
+        rows.append(row | {name: each * sum(counts[c] for c in group) for name, group in CLASSES.items()})
+    return pd.DataFrame(rows)
+
+
+@lru_cache
+def samples() -> pd.DataFrame:
+    """Where the warps of the kernel were found, section by section of its machine code.
+
+    Columns: section, instructions, time (share in per cent), and the same for what was waited for there (`WAITS`).
+    """
+    rows = pd.read_csv(DATA)
+    whole = rows["samples"].sum()
+    return rows.assign(
+        time=100 * rows["samples"] / whole, **{name: 100 * rows[name] / whole for name in WAITS}
+    )
+
+
+def evidence() -> Evidence:
+    """The device and the day of the samples."""
+    rows = pd.read_csv(DATA)
+    return Evidence(
+        "recorded",
+        device=rows["device"].iloc[0],
+        date_utc=rows["date"].iloc[0],
+        note="ncu's samples of the kernel as first tried, one launch, L2 empty",
+    )

@@ -1,0 +1,52 @@
+"""The kernel for 8 heads in the book: who holds which bytes, what a candidate costs, where the warps were found."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from kernels.lab.chapters import few_heads
+from kernels.lab.figures.diagrams import operand_lanes
+from kernels.sparse_mla import _operands
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    yield
+    plt.close("all")
+
+
+def test_a_lane_holds_16_bytes_of_two_candidates_and_8_bytes_of_every_fourth():
+    fetched = few_heads.lanes_of(_operands.fetched_layout(64, 16, 4))
+    taken = few_heads.lanes_of(_operands.grouped_layout(64, 4), group=0)
+    assert fetched.shape == (16, 16) and taken.shape == (64, 16)
+    for lanes, each in ((fetched, 8), (taken, 32)):
+        assert (np.bincount(lanes.ravel(), minlength=32) == each).all()
+    for lane in range(32):
+        rows, words = np.nonzero(fetched == lane)
+        assert set(rows) == {lane // 4, lane // 4 + 8} and set(words) == set(
+            range(4 * (lane % 4), 4 * (lane % 4) + 4)
+        )
+        rows, words = np.nonzero(taken == lane)
+        assert set(rows) == set(range(lane % 4, 64, 4)) and set(words) == {lane // 4 * 2, lane // 4 * 2 + 1}
+    fig = operand_lanes(fetched, taken, lane=9)
+    dark = [patch for patch in fig.axes[0].patches if patch.get_width() == 4]
+    assert len(dark) == 2 * 4 + 4 * 2
+
+
+def test_bytes_as_operands_cost_less_a_candidate():
+    found = few_heads.compare()
+    assert len(found) == 4
+    for _, (before, after) in (
+        (t, rows.to_dict("records")) for t, rows in found.groupby("target", sort=False)
+    ):
+        assert (before["kernel"], after["kernel"]) == ("heads as rows", "candidates as rows")
+        for name in ("issued", "integer", "products", "shared", "barriers"):
+            assert after[name] < before[name], name
+        assert after["conversions"] > before["conversions"]
+
+
+def test_samples_are_all_told():
+    found = few_heads.samples()
+    assert found["time"].sum() == pytest.approx(100)
+    assert (found[list(few_heads.WAITS)].sum(axis=1) <= found["time"] + 1e-9).all()
+    assert few_heads.evidence().kind == "recorded" and few_heads.evidence().device == "NVIDIA H200"
