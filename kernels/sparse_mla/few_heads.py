@@ -6,7 +6,7 @@ multiplies the group's part of the score. See `_operands`.
 
 The output sums over candidates. For that the bytes go through shared memory, as they are, and each warp takes groups
 of 64 columns of all candidates. Here the group's scales go into the weights. Float16 has little range, so that the
-weights of a group are divided by the largest of them first.
+weights of a group are divided by a power of two near the largest of them first.
 
 No product needs `wgmma`: the tiles are legal on sm_120.
 """
@@ -46,6 +46,13 @@ def result_layout(warps: int):
 
 
 @gluon.jit
+def power_near(x):
+    """The power of two at or below each x >= 0, and its inverse: both normal numbers, so neither is 0 or infinite."""
+    exponent = gl.minimum(gl.maximum(x.to(gl.int32, bitcast=True) & 0x7F800000, 1 << 23), 253 << 23)
+    return exponent.to(gl.float32, bitcast=True), ((254 << 23) - exponent).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
 def store_queries(q, q_smem, unit_smem, scale_log2):
     """Leave the queries bfloat16 [8, 512] in shared memory: 448 columns as float16, each head divided by a power of
     two near its largest entry, the rotary columns bit by bit. `unit_smem` gets the factor of a head's scores.
@@ -53,13 +60,10 @@ def store_queries(q, q_smem, unit_smem, scale_log2):
     LQ: gl.constexpr = q.type.layout
     scaled = (gl.arange(0, 512, layout=gl.SliceLayout(0, LQ)) < 448)[None, :]
     values = gl.where(scaled, q.to(gl.float32), 0.0)
-    exponent = gl.max(gl.abs(values), 1).to(gl.int32, bitcast=True) & 0x7F800000
-    # Kept in the middle of the range, so that the power of two and its inverse are both normal numbers
-    exponent = gl.minimum(gl.maximum(exponent, 1 << 23), 253 << 23)
-    inverse = ((254 << 23) - exponent).to(gl.float32, bitcast=True)
+    power, inverse = power_near(gl.max(gl.abs(values), 1))
     halves = (values * inverse[:, None]).to(gl.float16)
     q_smem.store(gl.where(scaled, halves, q.to(gl.float16, bitcast=True)))
-    unit_smem.store(exponent.to(gl.float32, bitcast=True) * scale_log2)
+    unit_smem.store(power * scale_log2)
 
 
 @gluon.jit
@@ -151,13 +155,13 @@ def add_tile(handed, acc, acc_rotary, m, total, BLOCK_T: gl.constexpr, A3: gl.co
     total = total * rescale + gl.convert_layout(gl.sum(weights, 0), LM)
 
     scaled = gl.expand_dims(weights, 0) * gl.expand_dims(scale_smem.load(gl.SliceLayout(2, B3)), 2)
-    most = gl.max(scaled, 1)
-    most = gl.where(most > 0.0, most, 1.0)
-    p = (scaled * gl.expand_dims(1.0 / most, 1)).to(gl.float16)
+    # A tile far below the row's maximum has weights that vanish: the power stays a number, and so do they
+    power, inverse = power_near(gl.max(scaled, 1))
+    p = (scaled * gl.expand_dims(inverse, 1)).to(gl.float16)
     v = columns_by_candidate(k_smem.load(grouped_layout(BLOCK_T, WARPS)), BLOCK_T)
     v = gl.convert_layout(v, gl.DotOperandLayout(0, A3, 2), assert_trivial=True)
     part = mma_v2(v, p, gl.zeros([8, 64, 8], gl.float32, layout=A3))
-    part *= gl.expand_dims(gl.convert_layout(most, gl.SliceLayout(1, A3)), 1)
+    part *= gl.expand_dims(gl.convert_layout(power, gl.SliceLayout(1, A3)), 1)
     factor = gl.convert_layout(rescale, gl.SliceLayout(0, gl.SliceLayout(0, A3)))
     acc = acc * gl.expand_dims(gl.expand_dims(factor, 0), 0) + part
 
