@@ -47,12 +47,15 @@ def read_rows(path: Path) -> list[dict]:
 def recorded_rows(device) -> tuple[list[dict], dict]:
     """Rows of sparse MLA decode of the newest recorded run on a device that has some, and its run.json.
 
+    A complete run comes before one of a few experiments: the model is fitted on the shapes of all of them.
+
     Raises:
         ValueError: no such run.
     """
     from kernels.lab.records import store
 
-    for record in store.load_all(device=device_of(device).name):
+    runs = store.load_all(device=device_of(device).name)
+    for record in sorted(runs, key=lambda record: not record.info["complete"]):
         table = record.table("measurements")
         rows = table[table["op"] == "sparse_mla_decode"]
         if len(rows):

@@ -583,17 +583,20 @@ def test_every_parameter_has_bounds_and_a_source():
 
 
 def test_the_model_is_judged_on_the_newest_run_that_measured_the_operator(monkeypatch):
-    """A run can hold the decode step alone; it is passed over, wherever it stands."""
+    """A run can hold the decode step alone: it is passed over, wherever it stands. A complete run comes first."""
     from kernels.lab.records import store
 
-    def record(run_id, op):
+    def record(run_id, op, complete=True):
         table = pd.DataFrame({"op": [op], "median_us": [1.0]})
-        return SimpleNamespace(info={"run_id": run_id}, table=lambda name: table)
+        return SimpleNamespace(info={"run_id": run_id, "complete": complete}, table=lambda name: table)
 
     several = [record("3", "decode_step"), record("2", "sparse_mla_decode"), record("1", "sparse_mla_decode")]
+    several = [record("4", "sparse_mla_decode", complete=False), *several]
     monkeypatch.setattr(store, "load_all", lambda device: several)
     rows, info = validation.recorded_rows("h200")
     assert info["run_id"] == "2" and [row["op"] for row in rows] == ["sparse_mla_decode"]
-    monkeypatch.setattr(store, "load_all", lambda device: several[:1])
+    monkeypatch.setattr(store, "load_all", lambda device: several[:2])
+    assert validation.recorded_rows("h200")[1]["run_id"] == "4"
+    monkeypatch.setattr(store, "load_all", lambda device: several[1:2])
     with pytest.raises(ValueError, match="no recorded run of sparse MLA decode"):
         validation.recorded_rows("h200")
