@@ -26,6 +26,7 @@ LABELS = {
     "wide_loop": "a loop of wide tiles",
     "small_first": "a small tile first",
     "gather_at_once": "the gather at once",
+    "shifts": "shifts by multiplying",
     "bytes_as_operands": "bytes as operands",
     "wide_for_32": "a wide tile for 32 heads",
 }
