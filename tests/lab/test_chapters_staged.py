@@ -372,6 +372,8 @@ def test_the_map_holds_every_choice():
     assert plan_map.words(Tile(64, 64, 8, 2, True, 4)) == "64×64, 2 buffers, 8 warps, wgmma, 4 producers"
     fig = plan_map.figure(found)
     assert len(fig.axes) == 2 and sum(len(ax.texts) for ax in fig.axes) == len(found)
+    cells = {(patch.get_facecolor(), patch.get_hatch()) for ax in fig.axes for patch in ax.patches}
+    assert len(cells) >= len(labels), "each tile has its own look"
     with pytest.raises(ValueError, match="candidates=7"):
         plan_map.table(7)
 
@@ -418,6 +420,18 @@ def test_few_heads_are_compared_with_many():
     rows = _rows(auto={64: 40.0}, auto_8={64: 12.0})
     found = peer_targets.ratios("heads", rows)
     assert list(found["id"]) == ["heads-8"] and found["ratio"].iloc[0] == pytest.approx(0.3)
+
+
+def test_a_table_of_several_runs_names_the_other_commits():
+    def run(commit):
+        return pd.DataFrame(), Evidence("recorded", "NVIDIA H200", "2026-11-30", commit)
+
+    same = {"ladder": run("abc1234"), "swa": run("abc1234")}
+    assert peer_targets.evidence(same) == same["ladder"][1]
+    several = same | {"heads": run("def5678"), "k2048": run("def5678")}
+    assert (
+        peer_targets.evidence(several).line().endswith("commit abc1234 · heads and k2048 at commit def5678")
+    )
 
 
 def test_without_a_record_nothing_is_met():

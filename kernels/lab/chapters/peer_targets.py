@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
 
+from kernels.lab.evidence import Evidence
+
 DATA = Path(__file__).resolve().parents[3] / "data"
 EXPERIMENTS = ("ladder", "k2048", "swa", "heads")
+
+
+def evidence(found: dict[str, tuple[pd.DataFrame, Evidence]]) -> Evidence:
+    """The evidence of several experiments' results in one table: the first one's, and which come from other commits."""
+    _, first = next(iter(found.values()))
+    apart: dict[str, list[str]] = {}
+    for name, (_, one) in list(found.items())[1:]:
+        if one.kind == first.kind and one.commit != first.commit:
+            apart.setdefault(f"commit {one.commit}", []).append(name)
+    notes = [f"{' and '.join(names)} at {where}" for where, names in apart.items()]
+    return replace(first, note="; ".join(filter(None, [first.note, *notes])) or None)
 
 
 @lru_cache

@@ -13,8 +13,8 @@ from kernels.sparse_mla import plan as planning
 from kernels.sparse_mla.tiles import Tile, choices, fastest
 
 CLASSES = {"sm90": "native on an H200", "sm120": "within sm_120's limits"}
-FACES = ("#cfe6f5", "#f6dca6", "#bfe3d6", "#f0cfe0", "#d9d4f0", "#f3c3ac", "#dddddd")
-HATCHES = ("", "..", "//", "xx", "\\\\", "--", "++")
+FACES = ("#cfe6f5", "#f6dca6", "#bfe3d6", "#f0cfe0", "#d9d4f0", "#f3c3ac", "#dddddd", "#dfe8b0")
+HATCHES = ("", "..", "//", "xx", "\\\\", "--", "++", "oo")
 
 
 def table(candidates: int = 512) -> pd.DataFrame:
@@ -60,7 +60,8 @@ def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:
         key=lambda t: (t.wgmma, t.block_h, t.block_t, t.num_warps, t.num_stages, t.producer_warps),
     )
     look = {
-        tile: (FACES[place % len(FACES)], HATCHES[place % len(HATCHES)]) for place, tile in enumerate(tiles)
+        tile: (face, hatch)
+        for tile, face, hatch in zip(tiles, FACES[: len(tiles)], HATCHES[: len(tiles)], strict=True)
     }
     kinds = [kind for kind in CLASSES if kind in set(found["device_class"])]
     fig, axes = plt.subplots(len(kinds), 1, figsize=(style.WIDTH, 1.2 + 2.1 * len(kinds)), squeeze=False)
