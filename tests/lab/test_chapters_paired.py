@@ -1,5 +1,6 @@
 """The log of ideas timed in pairs: every idea is told once, and a share saved has the right sign."""
 
+import matplotlib.pyplot as plt
 import pytest
 
 from kernels.lab.chapters import paired
@@ -26,3 +27,17 @@ def test_ideas_come_in_the_order_asked_for_with_their_evidence():
     assert evidence.kind == "recorded" and evidence.device == "NVIDIA H200"
     with pytest.raises(KeyError, match="accepted"):
         paired.ideas("magic")
+
+
+def test_dots_that_are_close_stand_in_different_lines():
+    assert paired.lines([0, 5, 10], apart=5) == [0, 0, 0]
+    assert paired.lines([0, 1, 2, 5, 6], apart=5) == [0, 1, 2, 0, 1]
+
+
+def test_the_figure_has_a_dot_a_shape():
+    found, evidence = paired.ideas("shifts", "bytes_as_operands")
+    fig = paired.figure(found, evidence)
+    [axes] = fig.axes
+    assert sorted(text.get_text() for text in axes.texts) == sorted(found["batch"].astype(str))
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(dict.fromkeys(found["label"]))
+    plt.close(fig)

@@ -3,9 +3,13 @@
 from functools import lru_cache
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from kernels.lab.evidence import Evidence
+from kernels.lab.figures import style
 
 LOG = Path(__file__).resolve().parents[3] / "data" / "paired_attempts.csv"
 LABELS = {
@@ -91,3 +95,73 @@ COLUMNS = {
     "saved": "saved (%)",
 }
 FORMATS = {"before_us": "{:.1f}", "after_us": "{:.1f}", "saved": "{:+.1f}"}
+
+
+MARKERS = {"512 candidates": "o", "a window and 512": "s", "2,048 candidates": "D"}
+APART = 4.4  # per cent of the axis between dots that may stand in one line
+DOT = 0.25  # inches from a dot to the one below it
+
+
+def _marker(row) -> str:
+    name = (
+        "a window and 512" if row.swa_tokens else "512 candidates" if row.topk == 512 else "2,048 candidates"
+    )
+    return MARKERS[name]
+
+
+def lines(values: list[float], apart: float) -> list[int]:
+    """A line for each of ascending values, so that those closer than `apart` stand in different ones."""
+    last: list[float] = []
+    found = []
+    for value in values:
+        line = next((line for line, before in enumerate(last) if value - before >= apart), len(last))
+        last[line : line + 1] = [value]
+        found.append(line)
+    return found
+
+
+def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:
+    """A row an idea, a dot a shape at the share of time saved, with its batch in it; hollow below 64 heads."""
+    apart = APART / 100 * (found["saved"].max() - found["saved"].min())
+    ideas = {name: rows.sort_values("saved") for name, rows in found.groupby("label", sort=False)}
+    places = {name: lines(list(rows["saved"]), apart) for name, rows in ideas.items()}
+    tall = {name: max(0.4, DOT * (1 + max(at)) + 0.1) for name, at in places.items()}
+    fig, ax = plt.subplots(figsize=(style.WIDTH, 1.2 + sum(tall.values())))
+    top, middles = 0.0, []
+    for name, rows in ideas.items():
+        middles.append(top + tall[name] / 2)
+        first = middles[-1] - DOT / 2 * max(places[name])
+        for row, line in zip(rows.itertuples(), places[name], strict=True):
+            tint = style.BLUE if row.saved > 0 else style.VERMILLION
+            hollow, y = row.heads < 64, first + DOT * line
+            ax.scatter(
+                row.saved, y, s=190, marker=_marker(row), linewidths=1.4, edgecolors=tint,
+                facecolors="white" if hollow else tint, zorder=3,
+            )  # fmt: skip
+            ax.text(
+                row.saved, y, str(row.batch), ha="center", va="center_baseline", fontsize=7.5, zorder=4,
+                color="black" if hollow else style.ink_on(tint),
+            )  # fmt: skip
+        top += tall[name]
+        ax.axhline(top, color=style.MUTED, linewidth=0.4, alpha=0.5)
+    ax.axvline(0, color=style.MUTED, linewidth=1)
+    ax.set_yticks(middles, list(ideas))
+    ax.set_ylim(top, 0)
+    ax.grid(axis="y", visible=False)
+    ax.margins(x=0.06)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:+.0f} %" if value else "0")
+    ax.set_xlabel("time saved (lost: to the left); the number is the batch")
+    shown = {_marker(row) for row in found.itertuples()}
+    handles = [
+        Line2D([], [], marker=marker, linestyle="", color=style.GREY, markersize=9, label=name)
+        for name, marker in MARKERS.items()
+        if marker in shown
+    ]
+    if (found["heads"] < 64).any():
+        few = " and ".join(str(count) for count in sorted(set(found["heads"]) - {64}))
+        handles.append(
+            Line2D([], [], marker="o", linestyle="", markeredgecolor=style.GREY, markerfacecolor="white",
+                   markeredgewidth=1.4, markersize=9, label=f"hollow: {few} heads")
+        )  # fmt: skip
+    fig.legend(handles=handles, loc="outside upper left", ncols=4, fontsize=9, handletextpad=0.4)
+    return style.finish(fig, evidence)
