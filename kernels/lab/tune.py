@@ -52,7 +52,7 @@ def split_counts(batch: int, heads: int, candidates: int, tile, sm_count: int) -
 
 
 def _for_heads(tile: Tile, heads: int) -> bool:
-    """Whether a tile is worth timing for a number of heads: little padding, and one block where heads are few.
+    """Whether a tile is worth timing for a number of heads: little padding, and few heads in one block.
 
     Half of a wide tile may be padding: `wgmma` multiplies 64 rows at least.
     """
@@ -124,7 +124,7 @@ def _tasks(tiles, heads, candidates) -> list[tuple]:
         if Tile(*tile).wide
         for share in range(1, WIDE_SHARE + 1)
     ]
-    # And one for few heads another where no share is longer than a tile
+    # A tile for few heads has another kernel where no share is longer than a tile
     tasks += [
         (tile, FEW_HEADS_MOST, (topk + window) // tile[1], window, topk)
         for tile, topk, window in product(tiles, (512,), windows)
@@ -171,9 +171,9 @@ def tune(
         best_us, best = chosen(found, name) if tiles else found[0]
         timings += [{**row_of(name, p), "us": round(us, 2)} for us, p in found]
         rows.append(row_of(name, best))
-        # Behind a tile that does not suit every call or device, the best one that does
-        others = [point for _, point in found if not _particular(Tile(*point.tile), name)]
-        if _particular(Tile(*best.tile), name) and others:
+        # Behind a wide tile, the best other one: for calls that the wide tile does not suit
+        others = [point for _, point in found if not Tile(*point.tile).wide]
+        if Tile(*best.tile).wide and others:
             rows.append(row_of(name, others[0]))
         print(
             f"{name} H={count} K={width} B={batch}: {best_us:.2f} us with {best.tile}, {best.num_splits} splits, "
@@ -181,11 +181,6 @@ def tune(
             flush=True,
         )
     return rows, timings
-
-
-def _particular(tile: Tile, device_class: str) -> bool:
-    """Whether some calls of a class get another tile: rows that may be short, or devices before sm_89."""
-    return tile.wide or (tile.few and device_class == "sm120")
 
 
 def chosen(found: list[tuple[float, Point]], device_class: str) -> tuple[float, Point]:

@@ -47,7 +47,7 @@ def read_rows(path: Path) -> list[dict]:
 def recorded_rows(device) -> tuple[list[dict], dict]:
     """Rows of sparse MLA decode of the newest recorded run on a device that has some, and its run.json.
 
-    A complete run comes before one of a few experiments: the model is fitted on the shapes of all of them.
+    A complete run comes before one of a few experiments, which has few shapes to fit.
 
     Raises:
         ValueError: no such run.

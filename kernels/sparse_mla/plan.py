@@ -19,8 +19,6 @@ from kernels.sparse_mla.tiles import (
 
 MAX_SPLITS = 64
 CAMPAIGN_SM_COUNT = 188
-# The first devices that convert e4m3 by an instruction, which tiles for few heads need
-CONVERTS_E4M3 = (8, 9)
 CAMPAIGN_MAX_SPLITS = 8
 IMPLS = ("serial", "simt", "mma", "split_k", "staged")
 SPLITTING = ("split_k", "staged")
@@ -134,8 +132,6 @@ def plan(
     if impl == "staged" or (impl == "auto" and can_stage and policy == "default"):
 
         def suits(row: Choice) -> bool:
-            if row.tile.few and device.capability < CONVERTS_E4M3:
-                return False
             share = wide_share(topk, extra_topk, num_splits or row.num_splits)
             return not (row.tile.wide and ragged) or share <= WIDE_SHARE
 

@@ -19,6 +19,10 @@ def test_saved_is_positive_where_time_was_saved():
     assert ((rows["saved"] > 0) == (rows["after_us"] < rows["before_us"])).all()
     assert paired.saved("together", 1) == pytest.approx(100 * (1 - 6.01 / 8.28))
     assert paired.saved("prefetch_l2", 1) < 0
+    assert paired.saved("prefetch_l2", 64, heads=64) > paired.saved("prefetch_l2", 64, heads=8)
+    for batch in (64, 7):
+        with pytest.raises(ValueError, match="pairs in paired_attempts.csv"):
+            paired.saved("prefetch_l2", batch)
 
 
 def test_ideas_come_in_the_order_asked_for_with_their_evidence():

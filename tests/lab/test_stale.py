@@ -71,6 +71,7 @@ def changed(monkeypatch):
         ("mma", ["sparse_mla/_tile.py"], True),
         ("split_k", ["sparse_mla/combine.py"], True),
         ("split_k", ["sparse_mla/staged.py", "sparse_mla/specialised.py", "sparse_mla/wide.py"], False),
+        ("split_k", ["sparse_mla/few_heads.py", "sparse_mla/_operands.py"], False),
         ("split_k", ["sparse_mla/tiles.py:RELEASES"], False),
         ("staged", ["sparse_mla/staged.py"], True),
         ("staged", ["sparse_mla/_dequantize.py"], True),
@@ -105,11 +106,12 @@ def test_every_kind_of_staged_tile_has_its_kernel(record, changed):
         "64x128x8x1x1x0": "wide_kernel",
         "64x64x8x2x1x4": "specialised_kernel",
         "16x32x4x1x0x0": "staged_kernel",
+        "8x64x4x1x0x0": "few_heads_kernel",
     }.items():
         call = launches.Call("staged", splits=2, tile=tile)
         wide.info["launches"] = {str(call): noted.launches(call)}
         assert launches.kernels_of(wide.info["launches"].values()) == {kernel, "combine_kernel"}
-        for module in ("staged", "specialised", "wide"):
+        for module in ("staged", "specialised", "wide", "few_heads"):
             changed(f"sparse_mla/{module}.py")
             assert (store.stale(wide) is not None) == (module in (kernel.removesuffix("_kernel"), "staged"))
 

@@ -9,6 +9,7 @@ from kernels.lab.experiments.point import Point
 from kernels.sparse_mla.tiles import WIDE_SHARE, WIDE_UNIT, Tile, choices
 
 WIDE = (64, 128, 8, 1, True, 0)
+FEW = (8, 64, 4, 1, False, 0)
 
 
 def test_wide_tiles_are_split_in_units():
@@ -37,6 +38,19 @@ def test_every_share_of_a_wide_tile_is_compiled_first():
         }
         assert shares >= set(range(1, WIDE_SHARE + 1)) and max(shares) > WIDE_SHARE
     assert all(topk > 0 for *_, topk in tasks)
+
+
+def test_tiles_are_timed_where_they_fit():
+    fit = {
+        tile: [heads for heads in tune.HEADS if tune._for_heads(Tile(*tile), heads)] for tile in (FEW, WIDE)
+    }
+    assert fit == {FEW: [8], WIDE: [32, 64]}
+    assert tune._for_heads(Tile(16, 32, 4), 8) and not tune._for_heads(Tile(64, 64, 8, 1, True), 32)
+
+
+def test_one_tile_of_few_heads_is_compiled_first():
+    tasks = tune._tasks([FEW], (8,), (512, 640))
+    assert {(FEW, 8, 8, 0, 512), (FEW, 8, 10, tune.WINDOW, 512)} <= set(tasks)
 
 
 @pytest.mark.parametrize(("lead", "kept"), [(0.99, True), (0.98, False)])

@@ -5,7 +5,6 @@ import torch
 
 from kernels.lab import compile as lab
 from kernels.sparse_mla import layout, sparse_mla_decode
-from kernels.sparse_mla import plan as planning
 from kernels.sparse_mla.launch import STAGED_SEGMENT
 from kernels.sparse_mla.plan import Plan
 from kernels.sparse_mla.tiles import RELEASES, Tile
@@ -26,8 +25,8 @@ def test_shares_of_every_kind_are_legal():
     ]
     for request, one in zip(asked, lab.compile_many(asked), strict=True):
         assert one.error is None and one.spill_store_bytes == 0, request
-        if one.target == "sm_90" or one.tile["block_t"] == 64:
-            assert one.shared_bytes <= LIMIT[one.target]
+        loop_of_128 = one.tile["block_t"] == 128 and one.main_loop is not None
+        assert (one.shared_bytes <= LIMIT[one.target]) == (one.target == "sm_90" or not loop_of_128)
         assert one.counts.opcodes["HMMA"] > 0 and "HGMMA" not in one.counts.opcodes
 
 
@@ -45,34 +44,18 @@ def test_another_tile_of_8_heads_is_refused(sizes):
         Tile(*sizes)
 
 
-def test_a_device_without_the_conversion_gets_another_tile():
-    ampere = planning.Device(108, (8, 0), 166_912)
-    ada = planning.Device(142, (8, 9), 101_376)
-    taken = 0
-    for batch in (1, 8, 16, 32, 64, 128):
-        for topk in (512, 2048):
-            assert not planning.plan(batch, 8, topk, device=ampere).tile.few
-            newer = planning.plan(batch, 8, topk, device=ada)
-            taken += newer.tile.few
-            if not newer.tile.few:
-                assert newer == planning.plan(batch, 8, topk, device=ampere)
-    assert taken
-
-
 def _run(name, num_splits, arguments, number=0):
-    if name not in cases.runnable_tiles():
-        pytest.skip("the conversion of e4m3 is an instruction from sm_89 on")
     plan = Plan("staged", cases.OTHER_KERNELS[name], num_splits, list(RELEASES)[number % len(RELEASES)])
     return sparse_mla_decode(**arguments, plan=plan)
 
 
-def _case(device, caches, topk, heads, tile, **query):
+def _case(device, caches, topk, heads, tile):
     rows = [("alternating", "K"), ("none", "K"), ("dense", 1), ("dense", 0), ("dense", "K"), ("tail", "K")]
     main = cases.make_side(cases.make_cache(53, 40, device=device), rows, topk, tile)
     extra = None
     if caches == 2:
         extra = cases.make_side(cases.make_cache(2, 40, device=device), rows[::-1], 40, tile)
-    q = cases.make_query(len(rows), heads, device=device, **query)
+    q = cases.make_query(len(rows), heads, device=device)
     return cases.Case(q, main, extra, torch.zeros(heads, device=device))
 
 
@@ -97,12 +80,11 @@ def test_shares_of_every_kind_are_right(name, heads, caches, num_splits):
 @pytest.mark.parametrize("power", [-120, -40, 0, 20])
 def test_queries_of_every_size_are_right(name, power):
     """Float16 would overflow or vanish: each head is divided by a power of two of its own."""
-    shape = (name, 2, _case("cuda", 1, 130, 8, 64))
-    shape[2].q.mul_(torch.full((8, 1), 1.0, device="cuda") * 2.0**power)
-    shape[2].q[:, 3].zero_()
-    host = _case("cpu", 1, 130, 8, 64)
-    host.q.copy_(shape[2].q.cpu())
-    got = _run(name, 2, shape[2].arguments)
+    case, host = (_case(device, 1, 130, 8, 64) for device in ("cuda", "cpu"))
+    case.q.mul_(2.0**power)
+    case.q[:, 3].zero_()
+    host.q.copy_(case.q.cpu())
+    got = _run(name, 2, case.arguments)
     found = cases.compare(*(x.cpu() for x in got), host.expected(), cases.rounded_factors("staged"))
     assert not found, found
 

@@ -106,8 +106,9 @@ def test_a_plan_in_place_of_a_rung(monkeypatch):
         for name, _ in sanitize.attention_calls("cuda")
         if any(tile in name for tile in cases.OTHER_KERNELS)
     ]
-    # Each tile at eight shapes, and the wide one with a rest and as a loop, with one cache and two
-    assert len(calls) == 8 * len(cases.runnable_tiles()) + 4
+    # Each tile at eight shapes; with one cache and two, the wide one with a rest and as a loop, and those for few heads
+    # with a long share
+    assert len(calls) == 8 * len(cases.runnable_tiles()) + 4 + 4
     out, lse = sparse_mla_decode(
         **case_of_two().arguments, **cases.how("staged-producers", batch_invariant=True)
     )

@@ -81,9 +81,17 @@ def ideas(*names: str) -> tuple[pd.DataFrame, Evidence]:
     return found, evidence
 
 
-def saved(idea: str, batch: int, topk: int = 512, swa_tokens: int = 0) -> float:
-    """The share of time that an idea saved at a shape, in per cent."""
+def saved(idea: str, batch: int, topk: int = 512, swa_tokens: int = 0, heads: int | None = None) -> float:
+    """The share of time that an idea saved at a shape, in per cent. heads: needed where the log has several.
+
+    Raises:
+        ValueError: no such pair, or several.
+    """
     rows = log().query("idea == @idea and batch == @batch and topk == @topk and swa_tokens == @swa_tokens")
+    if heads is not None:
+        rows = rows[rows["heads"] == heads]
+    if len(rows) != 1:
+        raise ValueError(f"idea={idea!r}, batch={batch}: {len(rows)} pairs in {LOG.name} with heads={heads}")
     return float(rows["saved"].iloc[0])
 
 

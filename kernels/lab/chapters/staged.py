@@ -378,8 +378,8 @@ def correctness(device: str) -> pd.DataFrame:
     """Columns tile_class (and the tile), lengths, output_error, lse_error: the rung against the float64 reference,
     NaN in every byte that must not count. Empty on a CPU, where Gluon does not run.
 
-    Of each class the planner's tile for this batch, and in two splits those that it keeps for longer shares: with
-    producers, and a loop over wide tiles.
+    Of each class the planner's tile for this batch, and in two splits those that it keeps for longer shares or few
+    heads: with producers, a loop over wide tiles, candidates as rows.
     """
     columns = ["tile_class", "lengths", "output_error", "lse_error"]
     if device != "cuda":
@@ -391,8 +391,8 @@ def correctness(device: str) -> pd.DataFrame:
     for kind in ("native", "sm120"):
         chosen = planning.plan(16, 64, 512, device=card, impl="staged", tile_class=kind)
         tiles = tile_candidates("staged", card, kind)
-        longer = [planning.Plan("staged", tile, 2) for tile in tiles if tile.producer_warps or tile.wide]
-        for one in dict.fromkeys([chosen, *longer]):
+        others = [tile for tile in tiles if tile.producer_warps or tile.wide or tile.few]
+        for one in dict.fromkeys([chosen, *(planning.Plan("staged", tile, 2) for tile in others)]):
             got = sparse_mla_decode(**made.arguments(), plan=one)
             words = f"{kind}, {tile_words(one.tile)}, {one.num_splits} splits"
             rows.append((words, said, *split_cases.errors(*got, *want)))

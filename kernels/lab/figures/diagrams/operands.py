@@ -18,9 +18,9 @@ def operand_lanes(scores: np.ndarray, output: np.ndarray, lane: int, rows: int =
     """
     columns = BYTES * scores.shape[1]
     fig, ax = canvas(4.2, (-12, columns + 1), (-2.2, 2 * rows + 8))
-    for low, lanes, title, side in (
-        (rows + 6, scores, "for the scores: a candidate is a row of the product", "16 candidates"),
-        (0, output, "for the output: a column is a row of the product", "16 candidates"),
+    for low, lanes, title in (
+        (rows + 6, scores, "for the scores: a candidate is a row of the product"),
+        (0, output, "for the output: a column is a row of the product"),
     ):
         say(ax, 0, low + rows + 1.3, title, bold=True, size=9.5)
         box(ax, 0, low, columns, rows, style.SKY, edge=style.MUTED, alpha=0.35)
@@ -31,6 +31,6 @@ def operand_lanes(scores: np.ndarray, output: np.ndarray, lane: int, rows: int =
             ax.plot([0, columns], [low + row] * 2, color="white", linewidth=0.5)
         for column in range(BYTES, columns, BYTES):
             ax.plot([column] * 2, [low, low + rows], color="white", linewidth=0.5)
-        say(ax, -1, low + rows / 2, side, size=8.5, ha="right")
+        say(ax, -1, low + rows / 2, f"{rows} candidates", size=8.5, ha="right")
         say(ax, 0, low - 1.3, "64 columns of a group, a byte each", size=8.5, colour=style.MUTED)
     return fig
