@@ -328,6 +328,15 @@ def trespassed(raw: torch.Tensor, fill=NAN_BYTE) -> bool:
     return bool((raw[:GUARD] != fill).any() or (raw[-GUARD:] != fill).any())
 
 
+def case_of_shares(device, caches, topk, heads, tile) -> Case:
+    """Rows that are full, empty, short and full of gaps, in one cache, or with another of small pages behind it."""
+    rows = [("alternating", "K"), ("none", "K"), ("dense", 1), ("dense", 0), ("dense", "K"), ("tail", "K")]
+    main = make_side(make_cache(53, 40, device=device), rows, topk, tile)
+    extra = make_side(make_cache(2, 40, device=device), rows[::-1], 40, tile) if caches == 2 else None
+    q = make_query(len(rows), heads, device=device)
+    return Case(q, main, extra, torch.zeros(heads, device=device))
+
+
 def needed_workspace(case: Case, impl: str, **options) -> int:
     """What the public function asks for this call."""
     batch, heads, _ = case.q.shape

@@ -50,16 +50,6 @@ def _run(name, num_splits, arguments, number=0):
     return sparse_mla_decode(**arguments, plan=plan)
 
 
-def _case(device, caches, topk, heads, tile):
-    rows = [("alternating", "K"), ("none", "K"), ("dense", 1), ("dense", 0), ("dense", "K"), ("tail", "K")]
-    main = cases.make_side(cases.make_cache(53, 40, device=device), rows, topk, tile)
-    extra = None
-    if caches == 2:
-        extra = cases.make_side(cases.make_cache(2, 40, device=device), rows[::-1], 40, tile)
-    q = cases.make_query(len(rows), heads, device=device)
-    return cases.Case(q, main, extra, torch.zeros(heads, device=device))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("heads", [1, 3, 8, 20])
@@ -70,8 +60,10 @@ def test_shares_of_every_kind_are_right(name, heads, caches, num_splits):
     for number, topk in enumerate(
         (1, tile - 1, tile, tile + 1, STAGED_SEGMENT, STAGED_SEGMENT + 1, 3 * STAGED_SEGMENT)
     ):
-        got = _run(name, num_splits, _case("cuda", caches, topk, heads, tile).arguments, number)
-        expected = _case("cpu", caches, topk, heads, tile).expected()
+        got = _run(
+            name, num_splits, cases.case_of_shares("cuda", caches, topk, heads, tile).arguments, number
+        )
+        expected = cases.case_of_shares("cpu", caches, topk, heads, tile).expected()
         found = cases.compare(*(x.cpu() for x in got), expected, cases.rounded_factors("staged"))
         assert not found, (topk, found)
 
@@ -81,7 +73,7 @@ def test_shares_of_every_kind_are_right(name, heads, caches, num_splits):
 @pytest.mark.parametrize("power", [-120, -40, 0, 20])
 def test_queries_of_every_size_are_right(name, power):
     """Float16 would overflow or vanish: each head is divided by a power of two of its own."""
-    case, host = (_case(device, 1, 130, 8, 64) for device in ("cuda", "cpu"))
+    case, host = (cases.case_of_shares(device, 1, 130, 8, 64) for device in ("cuda", "cpu"))
     case.q.mul_(2.0**power)
     case.q[:, 3].zero_()
     host.q.copy_(case.q.cpu())

@@ -1,7 +1,6 @@
 """Wide tiles of rung `staged`: legal on sm_90 for every share, and right on a GPU for shares of every kind."""
 
 import pytest
-import torch
 
 from kernels.lab import compile as lab
 from kernels.sparse_mla import sparse_mla_decode
@@ -41,16 +40,6 @@ def test_another_wide_tile_is_refused(sizes):
         Tile(*sizes, True)
 
 
-def _case(device, caches, topk, heads):
-    rows = [("alternating", "K"), ("none", "K"), ("dense", 1), ("dense", 0), ("dense", "K"), ("tail", "K")]
-    main = cases.make_side(cases.make_cache(53, 40, device=device), rows, topk, WIDE_UNIT)
-    extra = None
-    if caches == 2:
-        extra = cases.make_side(cases.make_cache(2, 40, device=device), rows[::-1], 40, WIDE_UNIT)
-    q = cases.make_query(len(rows), heads, device=device)
-    return cases.Case(q, main, extra, torch.zeros(heads, device=device))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("share", range(1, LOOP + 8))
 @pytest.mark.parametrize("num_splits", [1, 3])
@@ -64,7 +53,9 @@ def test_shares_of_every_kind_are_right(share, num_splits, caches, heads):
         pytest.skip("the second cache alone is more than this share")
     release = list(RELEASES)[share % len(RELEASES)]
     plan = Plan("staged", TILE, num_splits, release)
-    out, lse = sparse_mla_decode(**_case("cuda", caches, topk, heads).arguments, plan=plan)
-    expected = _case("cpu", caches, topk, heads).expected()
+    out, lse = sparse_mla_decode(
+        **cases.case_of_shares("cuda", caches, topk, heads, WIDE_UNIT).arguments, plan=plan
+    )
+    expected = cases.case_of_shares("cpu", caches, topk, heads, WIDE_UNIT).expected()
     found = cases.compare(out.cpu(), lse.cpu(), expected, cases.rounded_factors("staged"))
     assert not found, found

@@ -52,7 +52,7 @@ def lanes_of(layout, group: int | None = None) -> np.ndarray:
 def compare(targets=("sm_120", "sm_90")) -> pd.DataFrame:
     """What a warp issues for a candidate in the loop of either kernel, 8 heads and 512 candidates in 4 splits.
 
-    Columns: target, kernel, registers, shared_kib, issued (instructions a candidate), of these those of `CLASSES`.
+    Columns: target, kernel, issued (instructions a candidate), of these those of `CLASSES`.
 
     Raises:
         RuntimeError: a kernel does not compile, or has no loop.
@@ -66,8 +66,7 @@ def compare(targets=("sm_120", "sm_90")) -> pd.DataFrame:
         if not one.ok or one.main_loop is None:
             raise RuntimeError(f"{tile} for {target}: {one.error or 'no main loop'}")
         counts, each = one.main_loop.counts, tile.num_warps / tile.block_t
-        row = {"target": target, "kernel": name, "registers": one.registers}
-        row |= {"shared_kib": one.shared_bytes / 1024, "issued": each * sum(counts.opcodes.values())}
+        row = {"target": target, "kernel": name, "issued": each * sum(counts.opcodes.values())}
         rows.append(row | {name: each * sum(counts[c] for c in group) for name, group in CLASSES.items()})
     return pd.DataFrame(rows)
 

@@ -105,16 +105,14 @@ COLUMNS = {
 FORMATS = {"before_us": "{:.1f}", "after_us": "{:.1f}", "saved": "{:+.1f}"}
 
 
-MARKERS = {"512 candidates": "o", "a window and 512": "s", "2,048 candidates": "D"}
+MARKERS = {"512 candidates": "o", "128 + 512 candidates": "s", "2,048 candidates": "D"}
 APART = 4.4  # per cent of the axis between dots that may stand in one line
 DOT = 0.25  # inches from a dot to the one below it
 
 
 def _marker(row) -> str:
-    name = (
-        "a window and 512" if row.swa_tokens else "512 candidates" if row.topk == 512 else "2,048 candidates"
-    )
-    return MARKERS[name]
+    window = f"{row.swa_tokens} + " if row.swa_tokens else ""
+    return MARKERS[f"{window}{row.topk:,} candidates"]
 
 
 def lines(values: list[float], apart: float) -> list[int]:

@@ -18,10 +18,10 @@ def evidence(found: dict[str, tuple[pd.DataFrame, Evidence]]) -> Evidence:
     """The evidence of several experiments' results in one table: the first one's, and which come from other commits."""
     _, first = next(iter(found.values()))
     apart: dict[str, list[str]] = {}
-    for name, (_, one) in list(found.items())[1:]:
+    for name, (_, one) in found.items():
         if one.kind == first.kind and one.commit != first.commit:
-            apart.setdefault(f"commit {one.commit}", []).append(name)
-    notes = [f"{' and '.join(names)} at {where}" for where, names in apart.items()]
+            apart.setdefault(one.commit, []).append(name)
+    notes = [f"{' and '.join(names)} at commit {commit}" for commit, names in apart.items()]
     return replace(first, note="; ".join(filter(None, [first.note, *notes])) or None)
 
 

@@ -44,12 +44,8 @@ def words(tile: Tile) -> str:
     """A tile in the legend: "64×64, 2 buffers, 8 warps, wgmma, 4 producers", "64×128, 8 warps, wgmma, wide"."""
     parts = [f"{tile.block_h}×{tile.block_t}"]
     parts += [f"{tile.num_stages} buffers"] * (tile.num_stages > 1)
-    parts += (
-        [f"{tile.num_warps} warps"]
-        + ["wgmma"] * tile.wgmma
-        + ["wide"] * tile.wide
-        + ["candidates as rows"] * tile.few
-    )
+    parts += [f"{tile.num_warps} warps"] + ["wgmma"] * tile.wgmma
+    parts += ["wide"] * tile.wide + ["candidates as rows"] * tile.few
     return ", ".join(parts + [f"{tile.producer_warps} producers"] * (tile.producer_warps > 0))
 
 
