@@ -5,6 +5,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -142,12 +143,10 @@ def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:
             hollow, y = row.heads < 64, first + DOT * line
             ax.scatter(
                 row.saved, y, s=190, marker=_marker(row), linewidths=1.4, edgecolors=tint,
-                facecolors="white" if hollow else tint, zorder=3,
+                facecolors="white" if hollow else to_rgba(tint, 0.3), zorder=3,
             )  # fmt: skip
-            ax.text(
-                row.saved, y, str(row.batch), ha="center", va="center_baseline", fontsize=7.5, zorder=4,
-                color="black" if hollow else style.ink_on(tint),
-            )  # fmt: skip
+            # Pale dots and dark numbers: both themes can read them
+            ax.text(row.saved, y, str(row.batch), ha="center", va="center_baseline", fontsize=7.5, zorder=4)
         top += tall[name]
         ax.axhline(top, color=style.MUTED, linewidth=0.4, alpha=0.5)
     ax.axvline(0, color=style.MUTED, linewidth=1)
