@@ -12,19 +12,24 @@ from kernels import triton_mode
 
 INTERPRETED = tl.constexpr(triton_mode.interpreted())
 
-# One 32-bit word of four e4m3 bytes and a scale doubled into both halves, to four bfloat16
+# One 32-bit word of four e4m3 bytes and a scale doubled into both halves, to four bfloat16. A byte's sign has to move
+# four places further than the rest of it. Of the first two, `prmt` leaves the byte in the lower half of 16 bits and
+# its sign in all of the upper half: shifted by 4, only superfluous signs have to go. Of the other two it leaves the
+# byte in the upper half, and sign and rest are put together. The first way is shorter; both pairs by it would take
+# more registers than warps that only fetch have.
+# $6 is `SELECTOR` in its lower half. `prmt` reads no further, so that a caller may put anything into the upper half,
+# and no word is taken apart before that is known.
 PACKED = tl.constexpr("""
 {
 .reg .b32 low, high, a, b;
-prmt.b32 low, $4, 0, 0x1404;
-prmt.b32 high, $4, 0, 0x3424;
-shr.u32 a, low, 4;
+prmt.b32 low, $4, 0, $6;
+sub.u32 a, $6, 0x5d5c;
+prmt.b32 high, $4, 0, a;
 shr.u32 b, high, 4;
-and.b32 low, low, 0x80008000;
+shl.b32 low, low, 4;
 and.b32 high, high, 0x80008000;
-and.b32 a, a, 0x07f007f0;
+and.b32 low, low, 0x87f087f0;
 and.b32 b, b, 0x07f007f0;
-or.b32 low, low, a;
 or.b32 high, high, b;
 mov.b32 a, 0x7b807b80;
 mov.b32 b, 0x80008000;
@@ -36,6 +41,8 @@ mov.b32 {$0, $1}, low;
 mov.b32 {$2, $3}, high;
 }
 """)
+# Byte 0 and its sign, byte 1 and its sign. Less 0x5d5c it is nothing and byte 2, nothing and byte 3
+SELECTOR = tl.constexpr(0x9180)
 HALVES = tl.constexpr("mov.b32 {$0, $1}, $2;")
 
 
@@ -77,9 +84,10 @@ def dequantize_words(word, scale_byte, BLOCK_T: tl.constexpr, WIDTH: tl.constexp
     else:
         half = scale_byte.to(tl.int32) << 7
         scale = tl.broadcast_to(half | (half << 16), word.shape)
+        selector = tl.full(word.shape, SELECTOR, tl.int32)
         v0, v1, v2, v3 = tl.inline_asm_elementwise(
-            PACKED, "=h,=h,=h,=h,r,r", [word, scale], dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
-            is_pure=True, pack=1,
+            PACKED, "=h,=h,=h,=h,r,r,r", [word, scale, selector],
+            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16), is_pure=True, pack=1,
         )  # fmt: skip
     return tl.reshape(tl.join(tl.join(v0, v2), tl.join(v1, v3)), (BLOCK_T, WIDTH))
 

@@ -8,12 +8,12 @@ The output sums over candidates. For that the bytes go through shared memory, as
 of 64 columns of all candidates. Here the group's scales go into the weights. Float16 has little range, so that the
 weights of a group are divided by a power of two near the largest of them first.
 
-No product needs `wgmma`: the tiles are legal on sm_120.
+No product needs `wgmma`. What keeps the larger tile's loop off sm_120 is its shared memory.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mma_v2
+from triton.experimental.gluon.language.nvidia.hopper import async_copy, mma_v2
 
 from kernels.sparse_mla._operands import (
     bits,
@@ -26,12 +26,15 @@ from kernels.sparse_mla._operands import (
     values_of,
 )
 from kernels.sparse_mla.staged import (
+    copy_scales,
+    destination,
+    fill_segment,
     fill_tables,
     load_slots,
     locate,
-    packed,
     release_successor,
     share_of_row,
+    statistics,
     wait_for_predecessor,
 )
 
@@ -172,25 +175,6 @@ def add_tile(handed, acc, acc_rotary, m, total, BLOCK_T: gl.constexpr, A3: gl.co
 
 
 @gluon.jit
-def statistics(m, total, sink_ptr, head, heads, HAS_SINK: gl.constexpr, FINAL: gl.constexpr):
-    """The LSE that a block writes, and what its accumulators are to be multiplied by.
-
-    Without candidates the factor is 0, and the LSE +inf in a result and -inf (base 2) in a partial result.
-    """
-    none = total == 0.0
-    denominator = gl.where(none, 1.0, total)
-    lse = m + gl.log2(denominator)
-    if FINAL:
-        if HAS_SINK:
-            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
-            denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
-        lse = gl.where(none, float("inf"), lse * 0.6931471805599453)
-    else:
-        lse = gl.where(none, -float("inf"), lse)
-    return lse, gl.where(none, 0.0, 1.0 / denominator)
-
-
-@gluon.jit
 def write_columns(
     acc, acc_rotary, factor, out_row_ptr, stride_head, head_first, heads, A3: gl.constexpr, R2: gl.constexpr
 ):
@@ -286,33 +270,31 @@ def few_heads_kernel(
         slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first, tiles,
         PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
     )  # fmt: skip
-    low, high = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
+    fill_tables(address_smem, bias_smem, slot, token, UNIT)
+    copy_scales(bytes_smem, kv_ptr, slot, scale)
     words = fetch_rows(addresses, kv_ptr, 0, UNIT, BLOCK_T)
     store_queries(q, q_smem, unit_smem, scale_log2)
-    bytes_smem.store(packed(low, high))
 
     m = gl.full([8], -float("inf"), gl.float32, layout=LM)
     total = gl.full([8], 0.0, gl.float32, layout=LM)
     acc = gl.zeros([8, 64, 8], gl.float32, layout=A3)
     acc_rotary = gl.zeros([64, 8], gl.float32, layout=R2)
     if ONE_TILE:
+        async_copy.wait_group(0)
         score_tile(handed, q_smem, unit_smem, words, scale_bytes, biases, 0, scale_log2, BLOCK_T, S2)
         acc, acc_rotary, m, total = add_tile(handed, acc, acc_rotary, m, total, BLOCK_T, A3, R2)
     else:
         for tile in range(first, last):
             i = (tile - first) % TILES
+            async_copy.wait_group(0)
             score_tile(handed, q_smem, unit_smem, words, scale_bytes, biases, i, scale_log2, BLOCK_T, S2)
             if i == TILES - 1:
-                slot = load_slots(
-                    row_indices_ptr, length, extra_row_indices_ptr, extra_length, tile + 1, last, tiles,
-                    HAS_EXTRA, BLOCK_T, SEGMENT, T1,
+                slot, scale = fill_segment(
+                    address_smem, bias_smem, kv_ptr, extra_kv_ptr, row_indices_ptr, extra_row_indices_ptr,
+                    length, extra_length, tile + 1, last, tiles, stride_page, stride_extra_page,
+                    PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
                 )  # fmt: skip
-                token, scale = locate(
-                    slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, tile + 1, tiles,
-                    PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
-                )  # fmt: skip
-                low, high = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
-                bytes_smem.store(packed(low, high))
+                copy_scales(bytes_smem, kv_ptr, slot, scale)
             # Past the last tile the tables hold absent candidates, and nothing is fetched
             words = fetch_rows(addresses, kv_ptr, (i + 1) % TILES, UNIT, BLOCK_T)
             acc, acc_rotary, m, total = add_tile(handed, acc, acc_rotary, m, total, BLOCK_T, A3, R2)
@@ -320,22 +302,9 @@ def few_heads_kernel(
     release_successor(release, OVERLAP)
     head = head_first + gl.arange(0, 8, layout=LM)
     lse, factor = statistics(m, total, sink_ptr, head, heads, HAS_SINK, FINAL)
-    if FINAL:
-        gl.store(lse_ptr + row * stride_lse_row + head, lse, mask=head < heads)
-        write_columns(
-            acc,
-            acc_rotary,
-            factor,
-            out_ptr + row * stride_out_row,
-            stride_out_head,
-            head_first,
-            heads,
-            A3,
-            R2,
-        )
-    else:
-        partial = row * gl.num_programs(2) + gl.program_id(2)
-        gl.store(lse_ptr + partial * heads + head, lse, mask=head < heads)
-        write_columns(
-            acc, acc_rotary, factor, out_ptr + partial * heads * 512, 512, head_first, heads, A3, R2
-        )
+    out_row_ptr, stride_head, lse_row_ptr = destination(
+        out_ptr, lse_ptr, row, gl.program_id(2), gl.num_programs(2), heads,
+        stride_out_row, stride_out_head, stride_lse_row, FINAL,
+    )  # fmt: skip
+    gl.store(lse_row_ptr + head, lse, mask=head < heads)
+    write_columns(acc, acc_rotary, factor, out_row_ptr, stride_head, head_first, heads, A3, R2)

@@ -42,6 +42,7 @@ from kernels.sparse_mla.staged import (
     multiply_rows,
     packed,
     release_successor,
+    rows_layout,
     share_of_row,
     store_tile,
     wait_for_predecessor,
@@ -133,10 +134,13 @@ def produce(
         present = addresses.index(n % RING).load(T1) != ABSENT
         bias_smem.index(buffer).store(gl.where(present, 0.0, -float("inf")))
         # Past the last tile the tables hold absent candidates, and nothing is fetched
-        store_tile(k_tile.slice(0, PART_T, dim=0), nope, rope, part_scales, part, PART_T)
+        scale_bytes = part_scales.index(part).load(rows_layout(PART_T, gl.num_warps()))
+        store_tile(k_tile.slice(0, PART_T, dim=0), nope, rope, scale_bytes, scale_bytes.to(gl.int32), PART_T)
         if PARTS == 2:
             nope, rope = fetch_tile(part_addresses, kv_ptr, part_ahead, UNIT, PART_T)
-            store_tile(k_tile.slice(PART_T, PART_T, dim=0), nope_1, rope_1, part_scales, part + 1, PART_T)
+            scale_bytes = part_scales.index(part + 1).load(rows_layout(PART_T, gl.num_warps()))
+            k_part = k_tile.slice(PART_T, PART_T, dim=0)
+            store_tile(k_part, nope_1, rope_1, scale_bytes, scale_bytes.to(gl.int32), PART_T)
         fence_async_shared()
         arrive(FULL + buffer, THREADS)
         if PARTS == 2:

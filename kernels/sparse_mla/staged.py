@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.sparse_mla._dequantize import HALVES, PACKED
+from kernels.sparse_mla._dequantize import HALVES, PACKED, SELECTOR
 from kernels.sparse_mla.tiles import RELEASES
 
 # No address: far below any distance between two caches, and still in range when multiplied by UNIT
@@ -108,18 +108,18 @@ def locate(
     """
     slot = gl.maximum(slot, 0)
     page = slot // PAGE_SIZE
-    offset = slot - page * PAGE_SIZE
-    base = page.to(gl.int64) * stride_page
-    token = base + offset * 576
-    scale = base + (576 * PAGE_SIZE + offset * 8)
+    size = PAGE_SIZE
+    distance = 0
     if HAS_EXTRA:
         extra = first + gl.arange(0, SEGMENT, layout=T1) // BLOCK_T >= tiles
-        page = slot // EXTRA_PAGE_SIZE
-        offset = slot - page * EXTRA_PAGE_SIZE
-        base = page.to(gl.int64) * stride_extra_page + (extra_kv_ptr.to(gl.int64) - kv_ptr.to(gl.int64))
-        token = gl.where(extra, base + offset * 576, token)
-        scale = gl.where(extra, base + (576 * EXTRA_PAGE_SIZE + offset * 8), scale)
-    return token, scale
+        if EXTRA_PAGE_SIZE != PAGE_SIZE:
+            page = gl.where(extra, slot // EXTRA_PAGE_SIZE, page)
+            size = gl.where(extra, EXTRA_PAGE_SIZE, PAGE_SIZE)
+        stride_page = gl.where(extra, stride_extra_page, stride_page)
+        distance = gl.where(extra, extra_kv_ptr.to(gl.int64) - kv_ptr.to(gl.int64), 0)
+    offset = slot - page * size
+    base = page.to(gl.int64) * stride_page + distance
+    return base + offset * 576, base + (576 * size + offset * 8)
 
 
 @gluon.jit
@@ -138,17 +138,54 @@ def packed(low, high):
 
 
 @gluon.jit
-def fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT: gl.constexpr):
-    """Write where each candidate of a segment lies and what masks its score; return its scale bytes as two words.
+def fill_tables(address_smem, bias_smem, slot, token, UNIT: gl.constexpr):
+    """Write where each candidate of a segment lies and what masks its score.
 
     Addresses are in units of UNIT bytes from `kv_ptr`, ABSENT where there is no candidate. They may be negative:
     the extra cache can lie before the main one.
     """
     valid = slot >= 0
-    low, high = load_scales(kv_ptr, slot, scale)
     address_smem.store(gl.where(valid, token // UNIT, ABSENT))
     bias_smem.store(gl.where(valid, 0.0, -float("inf")))
-    return low, high
+
+
+@gluon.jit
+def copy_scales(scale_smem, kv_ptr, slot, scale):
+    """Start copying the eight scale bytes of each candidate, int64; 0 where there is no candidate. A group of copies.
+
+    Through registers, they would be waited for before the last rows are asked for.
+    """
+    W2: gl.constexpr = gl.BlockedLayout([1, 2], [32, 1], [gl.num_warps(), 1], [1, 0])
+    LW: gl.constexpr = gl.SliceLayout(1, W2)
+    words = scale_smem._reinterpret(gl.int32, [slot.shape[0], 2], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    scale_ptr = (kv_ptr + gl.convert_layout(scale, LW, assert_trivial=True)).to(gl.pointer_type(gl.int32))
+    word = gl.arange(0, 2, layout=gl.SliceLayout(0, W2))[None, :]
+    mask = gl.convert_layout(slot >= 0, LW, assert_trivial=True)[:, None]
+    async_copy.async_copy_global_to_shared(words, scale_ptr[:, None] + word, mask=mask)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def fill_segment(
+    address_smem, bias_smem, kv_ptr, extra_kv_ptr, indices_ptr, extra_indices_ptr,
+    length, extra_length, first, last, tiles, stride_page, stride_extra_page,
+    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, UNIT: gl.constexpr, HAS_EXTRA: gl.constexpr,
+    BLOCK_T: gl.constexpr, SEGMENT: gl.constexpr, T1: gl.constexpr,
+):  # fmt: skip
+    """The tables of the segment that starts with tile `first`, from its indices on, but for the scales.
+
+    Returns:
+        The candidates' slots, and where their scales lie.
+    """
+    slot = load_slots(
+        indices_ptr, length, extra_indices_ptr, extra_length, first, last, tiles, HAS_EXTRA, BLOCK_T, SEGMENT, T1
+    )  # fmt: skip
+    token, scale = locate(
+        slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first, tiles,
+        PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
+    )  # fmt: skip
+    fill_tables(address_smem, bias_smem, slot, token, UNIT)
+    return slot, scale
 
 
 @gluon.constexpr_function
@@ -193,18 +230,31 @@ def fetch_tile(addresses, kv_ptr, tile, UNIT: gl.constexpr, BLOCK_T: gl.constexp
     return nope, rope
 
 
+@gluon.constexpr_function
+def rows_layout(block_t: int, num_warps: int):
+    """What belongs to a row as a whole, [block_t]: each thread has the rows of which it holds words."""
+    return gl.SliceLayout(1, gl.SliceLayout(2, tile_layouts(block_t, num_warps)[0]))
+
+
 @gluon.jit
-def store_tile(k_smem, nope, rope, scales, tile, BLOCK_T: gl.constexpr):
-    """Dequantise a fetched tile into its shared buffer, bfloat16 [BLOCK_T, 512]."""
+def store_tile(k_smem, nope, rope, scale_bytes, late, BLOCK_T: gl.constexpr):
+    """Dequantise a fetched tile into its shared buffer, bfloat16 [BLOCK_T, 512].
+
+    Args:
+        nope, rope: as `fetch_tile` leaves them.
+        scale_bytes: int64 [BLOCK_T], in `rows_layout`.
+        late: int32 likewise, of any value, or 0. No word is taken apart before this is there: ptxas takes words apart
+            as early as it can, and then waits for the first of them before it asks for the last.
+    """
     LAYOUTS: gl.constexpr = tile_layouts(BLOCK_T, gl.num_warps())
     P3: gl.constexpr = LAYOUTS[0]
     K3: gl.constexpr = LAYOUTS[2]
     group = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, P3)))[None, :]
-    bytes_of_row = scales.index(tile).load(gl.SliceLayout(1, gl.SliceLayout(2, P3)))[:, None]
-    half = ((bytes_of_row >> (group * 8)).to(gl.int32) & 0xFF) << 7
+    half = ((scale_bytes[:, None] >> (group * 8)).to(gl.int32) & 0xFF) << 7
     scale, _ = gl.broadcast(gl.expand_dims(half | (half << 16), 2), nope)
+    selector, _ = gl.broadcast(gl.expand_dims(((late & -65536) | SELECTOR)[:, None], 2), nope)
     v0, v1, v2, v3 = gl.inline_asm_elementwise(
-        PACKED, "=h,=h,=h,=h,r,r", [nope, scale],
+        PACKED, "=h,=h,=h,=h,r,r,r", [nope, scale, selector],
         dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16), is_pure=True, pack=1,
     )  # fmt: skip
     k = gl.reshape(gl.join(gl.join(v0, v2), gl.join(v1, v3)), [BLOCK_T, 8, 64])
@@ -247,6 +297,43 @@ def multiply_rows(a_smem, b_smem, M: gl.constexpr, N: gl.constexpr, LAYOUT: gl.c
 
 
 @gluon.jit
+def statistics(m, total, sink_ptr, head, heads, HAS_SINK: gl.constexpr, FINAL: gl.constexpr):
+    """The LSE that a block writes, and what its accumulators are to be multiplied by.
+
+    Without candidates the factor is 0, and the LSE +inf in a result and -inf (base 2) in a partial result.
+    """
+    none = total == 0.0
+    denominator = gl.where(none, 1.0, total)
+    lse = m + gl.log2(denominator)
+    if FINAL:
+        if HAS_SINK:
+            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
+            denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
+        lse = gl.where(none, float("inf"), lse * 0.6931471805599453)
+    else:
+        lse = gl.where(none, -float("inf"), lse)
+    return lse, gl.where(none, 0.0, 1.0 / denominator)
+
+
+@gluon.jit
+def destination(
+    out_ptr, lse_ptr, row, split, num_splits, heads, stride_out_row, stride_out_head, stride_lse_row,
+    FINAL: gl.constexpr,
+):  # fmt: skip
+    """Where a block writes: its row's output, the stride from head to head, its row's LSEs."""
+    if FINAL:
+        out_row_ptr = out_ptr + row * stride_out_row
+        stride_head = stride_out_head
+        lse_row_ptr = lse_ptr + row * stride_lse_row
+    else:
+        partial = row * num_splits + split
+        out_row_ptr = out_ptr + partial * heads * 512
+        stride_head = 512
+        lse_row_ptr = lse_ptr + partial * heads
+    return out_row_ptr, stride_head, lse_row_ptr
+
+
+@gluon.jit
 def write_result(
     q_smem, m, total, accs, sink_ptr, out_ptr, lse_ptr, row, split, num_splits, head_first, heads,
     stride_out_row, stride_out_head, stride_lse_row,
@@ -259,22 +346,15 @@ def write_result(
     BLOCKS: gl.constexpr = len(accs)
     WIDTH: gl.constexpr = 512 // BLOCKS
     head = head_first + gl.arange(0, BLOCK_H, layout=LM)
-    none = total == 0.0
-    denominator = gl.where(none, 1.0, total)
-    log_total = m + gl.log2(denominator)
+    lse, factor = statistics(m, total, sink_ptr, head, heads, HAS_SINK, FINAL)
     if FINAL:
-        if HAS_SINK:
-            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
-            denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
-        lse = gl.where(none, float("inf"), log_total * 0.6931471805599453)
         partial = row
         lse_row_ptr = lse_ptr + row * stride_lse_row
     else:
-        lse = gl.where(none, -float("inf"), log_total)
         partial = row * num_splits + split
         lse_row_ptr = lse_ptr + partial * heads
     gl.store(lse_row_ptr + head, lse, mask=head < heads)
-    factor = gl.convert_layout(gl.where(none, 0.0, 1.0 / denominator), LA)[:, None]
+    factor = gl.convert_layout(factor, LA)[:, None]
     if out_ptr.dtype.element_ty == gl.float32:
         a_head = head_first + gl.arange(0, BLOCK_H, layout=LA)
         a_row_ptr = out_ptr + (partial * heads + a_head.to(gl.int64)[:, None]) * 512
@@ -376,7 +456,8 @@ def staged_kernel(
         slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first, tiles,
         PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
     )  # fmt: skip
-    low, high = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
+    fill_tables(address_smem, bias_smem, slot, token, UNIT)
+    low, high = load_scales(kv_ptr, slot, scale)
     nope, rope = fetch_tile(addresses, kv_ptr, 0, UNIT, BLOCK_T)
     scale_smem.store(packed(low, high))
     async_copy.wait_group(0)
@@ -386,18 +467,16 @@ def staged_kernel(
         if WGMMA and BUFFERS == 1:
             # The last tile's products read the only buffer until they are done
             acc_value = warpgroup_mma_wait(0, deps=[acc])
-        store_tile(k_tile, nope, rope, scales, i, BLOCK_T)
+        scale_bytes = scales.index(i).load(rows_layout(BLOCK_T, WARPS))
+        store_tile(k_tile, nope, rope, scale_bytes, scale_bytes.to(gl.int32), BLOCK_T)
         bias = biases.index(i).load(gl.SliceLayout(0, S2))
         if i == TILES - 1:
-            slot = load_slots(
-                row_indices_ptr, length, extra_row_indices_ptr, extra_length, tile + 1, last, tiles,
-                HAS_EXTRA, BLOCK_T, SEGMENT, T1,
+            slot, scale = fill_segment(
+                address_smem, bias_smem, kv_ptr, extra_kv_ptr, row_indices_ptr, extra_row_indices_ptr,
+                length, extra_length, tile + 1, last, tiles, stride_page, stride_extra_page,
+                PAGE_SIZE, EXTRA_PAGE_SIZE, UNIT, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
             )  # fmt: skip
-            token, scale = locate(
-                slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, tile + 1, tiles,
-                PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, SEGMENT, T1,
-            )  # fmt: skip
-            low, high = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
+            low, high = load_scales(kv_ptr, slot, scale)
             scale_smem.store(packed(low, high))
         # Past the last tile the tables hold absent candidates, and nothing is fetched
         nope, rope = fetch_tile(addresses, kv_ptr, (i + 1) % TILES, UNIT, BLOCK_T)

@@ -23,13 +23,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.sparse_mla.staged import (
+    ABSENT,
+    copy_scales,
+    destination,
     fetch_tile,
     fill_tables,
     load_slots,
     locate,
     packed,
     release_successor,
+    rows_layout,
     share_of_row,
+    statistics,
     store_tile,
     wait_for_predecessor,
     write_result,
@@ -38,6 +43,9 @@ from kernels.sparse_mla.staged import (
 # Candidates of a unit, and units of a tile
 UNIT_T = gl.constexpr(16)
 TILE_UNITS = gl.constexpr(8)
+# Candidates whose bytes are dequantised at a time, and of the last such chunk of a share
+CHUNK_T = gl.constexpr(64)
+SMALL_T = gl.constexpr(32)
 # Queries that are asked for at a time: columns of [heads, 512]
 HALF = gl.constexpr(256)
 
@@ -54,20 +62,54 @@ def ask_for_queries(q_smem, q_row_ptr, live, COLUMN: gl.constexpr, Q2: gl.conste
 
 @gluon.jit
 def fetch_chunks(
-    addresses, kv_ptr, FIRST: gl.constexpr, LAST: gl.constexpr, UNIT: gl.constexpr, CHUNK: gl.constexpr
-):
-    """Start loading chunks FIRST to LAST of a table: the words of each, as `fetch_tile` leaves them."""
+    addresses, scale_addresses, kv_ptr, FIRST: gl.constexpr, COUNT: gl.constexpr, UNIT: gl.constexpr,
+    CHUNK: gl.constexpr,
+):  # fmt: skip
+    """Start loading COUNT chunks of a table from FIRST on: the words of each, as `fetch_tile` leaves them, and its
+    rows' scale bytes, int64. Each thread has all that it needs, so that no other is waited for.
+    """
+    chunks = ()
+    for c in gl.static_range(FIRST, FIRST + COUNT):
+        address = scale_addresses.index(c).load(rows_layout(CHUNK, gl.num_warps()))
+        scale_ptr = kv_ptr + address
+        if UNIT >= 8:
+            scale_ptr = scale_ptr.to(gl.pointer_type(gl.int64))
+            scale_bytes = gl.load(scale_ptr, mask=address != ABSENT, other=0)
+        else:
+            scale_ptr = scale_ptr.to(gl.pointer_type(gl.int32))
+            low = gl.load(scale_ptr, mask=address != ABSENT, other=0)
+            high = gl.load(scale_ptr + 1, mask=address != ABSENT, other=0)
+            scale_bytes = packed(low, high)
+        nope, rope = fetch_tile(addresses, kv_ptr, c, UNIT, CHUNK)
+        chunks += ((nope, rope, scale_bytes),)
+    return chunks
+
+
+@gluon.jit
+def store_chunks(k_smem, chunks, ROW: gl.constexpr, CHUNK: gl.constexpr):
+    """Dequantise chunks into the buffer, from row ROW on."""
+    for c in gl.static_range(len(chunks)):
+        nope, rope, scale_bytes = chunks[c]
+        late = gl.zeros_like(scale_bytes).to(gl.int32)
+        store_tile(k_smem.slice(ROW + c * CHUNK, CHUNK, dim=0), nope, rope, scale_bytes, late, CHUNK)
+
+
+@gluon.jit
+def fetch_halves(addresses, kv_ptr, FIRST: gl.constexpr, COUNT: gl.constexpr, UNIT: gl.constexpr):
+    """Start loading halves of a tile in a loop: the words of each, as `fetch_tile` leaves them."""
     words = ()
-    for c in gl.static_range(FIRST, LAST):
-        words += (fetch_tile(addresses, kv_ptr, c, UNIT, CHUNK),)
+    for c in gl.static_range(FIRST, FIRST + COUNT):
+        words += (fetch_tile(addresses, kv_ptr, c, UNIT, CHUNK_T),)
     return words
 
 
 @gluon.jit
-def store_chunks(k_smem, words, scales, FIRST: gl.constexpr, CHUNK: gl.constexpr):
-    """Dequantise chunks into the first rows of the buffer; FIRST is the number of the first in the table."""
+def store_halves(k_smem, words, scales):
+    """Dequantise the halves of a tile into the buffer."""
     for c in gl.static_range(len(words)):
-        store_tile(k_smem.slice(c * CHUNK, CHUNK, dim=0), words[c][0], words[c][1], scales, FIRST + c, CHUNK)
+        scale_bytes = scales.index(c).load(rows_layout(CHUNK_T, gl.num_warps()))
+        half = k_smem.slice(c * CHUNK_T, CHUNK_T, dim=0)
+        store_tile(half, words[c][0], words[c][1], scale_bytes, scale_bytes.to(gl.int32), CHUNK_T)
 
 
 @gluon.jit
@@ -167,29 +209,16 @@ def write_blocks(
     """
     BLOCKS: gl.constexpr = len(accs)
     WIDTH: gl.constexpr = 512 // BLOCKS
+    out_row_ptr, stride_head, lse_row_ptr = destination(
+        out_ptr, lse_ptr, row, split, num_splits, heads, stride_out_row, stride_out_head, stride_lse_row, FINAL
+    )  # fmt: skip
     head = head_first + gl.arange(0, BLOCK_H, layout=LM)
-    none = total == 0.0
-    denominator = gl.where(none, 1.0, total)
-    log_total = m + gl.log2(denominator)
-    if FINAL:
-        if HAS_SINK:
-            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
-            denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
-        lse = gl.where(none, float("inf"), log_total * 0.6931471805599453)
-        partial = row
-        lse_row_ptr = lse_ptr + row * stride_lse_row
-    else:
-        lse = gl.where(none, -float("inf"), log_total)
-        partial = row * num_splits + split
-        lse_row_ptr = lse_ptr + partial * heads
+    lse, factor = statistics(m, total, sink_ptr, head, heads, HAS_SINK, FINAL)
     gl.store(lse_row_ptr + head, lse, mask=head < heads)
-    factor = gl.convert_layout(gl.where(none, 0.0, 1.0 / denominator), LA)[:, None]
+    factor = gl.convert_layout(factor, LA)[:, None]
     O2: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [gl.num_warps(), 1], [1, 0])
     o_head = head_first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, O2))
-    if FINAL:
-        o_row_ptr = out_ptr + row * stride_out_row + o_head.to(gl.int64)[:, None] * stride_out_head
-    else:
-        o_row_ptr = out_ptr + (partial * heads + o_head.to(gl.int64)[:, None]) * 512
+    o_row_ptr = out_row_ptr + o_head.to(gl.int64)[:, None] * stride_head
     o_column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, O2))[None, :]
     for b in gl.static_range(BLOCKS):
         acc = warpgroup_mma_wait((BLOCKS - 1 - b) * PENDING, deps=[accs[b]])
@@ -225,8 +254,9 @@ def wide_kernel(
     UNITS: gl.constexpr = SHARE if SHARE > 0 and SHARE < TILE_UNITS else TILE_UNITS
     REST: gl.constexpr = SHARE - UNITS if SHARE > TILE_UNITS else 0
     ROWS: gl.constexpr = 64 if UNITS <= 4 else 128
-    CHUNK: gl.constexpr = 64 if UNITS % 4 == 0 else 32
-    CHUNKS: gl.constexpr = (UNIT_T * UNITS + CHUNK - 1) // CHUNK
+    # Rows are fetched in chunks of 64; the last ones may be a chunk of 32
+    CHUNKS: gl.constexpr = (UNITS + 1) // 4
+    LAST_CHUNKS: gl.constexpr = 1 if UNITS > 4 * CHUNKS else 0
     SEGMENT: gl.constexpr = 2 * ROWS if REST > 0 else ROWS
     BLOCKS: gl.constexpr = 2 if SHARE > 0 else 1
     S2: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, WARPS // 4], [16, ROWS // (WARPS // 4), 16])
@@ -248,8 +278,10 @@ def wide_kernel(
     scale_smem = gl.allocate_shared_memory(gl.int64, [SEGMENT], TABLE)
     bias_smem = gl.allocate_shared_memory(gl.float32, [SEGMENT], TABLE)
     # The same tables by chunk
-    addresses = address_smem._reinterpret(gl.int64, [SEGMENT // CHUNK, CHUNK], TABLE)
-    scales = scale_smem._reinterpret(gl.int64, [SEGMENT // CHUNK, CHUNK], TABLE)
+    addresses = address_smem._reinterpret(gl.int64, [SEGMENT // CHUNK_T, CHUNK_T], TABLE)
+    scales = scale_smem._reinterpret(gl.int64, [SEGMENT // CHUNK_T, CHUNK_T], TABLE)
+    small_addresses = address_smem._reinterpret(gl.int64, [SEGMENT // SMALL_T, SMALL_T], TABLE)
+    small_scales = scale_smem._reinterpret(gl.int64, [SEGMENT // SMALL_T, SMALL_T], TABLE)
     q_smem = gl.allocate_shared_memory(gl.bfloat16, [BLOCK_H, 512], SMEM)
     k_smem = gl.allocate_shared_memory(gl.bfloat16, [ROWS, 512], SMEM)
     # Swizzled over 32 bytes, so that a unit of 16 weights is a slice of it
@@ -273,20 +305,25 @@ def wide_kernel(
         slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, first, main_units,
         PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, UNIT_T, SEGMENT, T1,
     )  # fmt: skip
-    low, high = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
-    words = fetch_chunks(addresses, kv_ptr, 0, CHUNKS, UNIT, CHUNK)
-    if REST > 0:
-        R_CHUNK: gl.constexpr = 32
-        rest_addresses = address_smem._reinterpret(gl.int64, [SEGMENT // R_CHUNK, R_CHUNK], TABLE)
-        rest_scales = scale_smem._reinterpret(gl.int64, [SEGMENT // R_CHUNK, R_CHUNK], TABLE)
-        rest = fetch_chunks(rest_addresses, kv_ptr, ROWS // R_CHUNK, ROWS // R_CHUNK + 1, UNIT, R_CHUNK)
+    fill_tables(address_smem, bias_smem, slot, token, UNIT)
+    if SHARE > 0:
+        # Where the scales lie. Through this table a thread finds those of its rows
+        scale_smem.store(gl.where(slot >= 0, scale, ABSENT))
+        chunks = fetch_chunks(addresses, scales, kv_ptr, 0, CHUNKS, UNIT, CHUNK_T)
+        small = (small_addresses, small_scales, kv_ptr)
+        last_chunks = fetch_chunks(*small, 2 * CHUNKS, LAST_CHUNKS, UNIT, SMALL_T)
+        if REST > 0:
+            rest = fetch_chunks(*small, ROWS // SMALL_T, 1, UNIT, SMALL_T)
+    else:
+        copy_scales(scale_smem, kv_ptr, slot, scale)
+        words = fetch_halves(addresses, kv_ptr, 0, 2, UNIT)
     ask_for_queries(q_smem, q_row_ptr, q_head < live_heads, HALF, Q2)
 
     m = gl.full([BLOCK_H], -float("inf"), gl.float32, layout=LM)
     accs = (gl.zeros([BLOCK_H, 512 // BLOCKS], gl.float32, layout=A2),) * BLOCKS
     if SHARE > 0:
-        scale_smem.store(packed(low, high))
-        store_chunks(k_smem, words, scales, 0, CHUNK)
+        store_chunks(k_smem, chunks, 0, CHUNK_T)
+        store_chunks(k_smem, last_chunks, CHUNKS * CHUNK_T, SMALL_T)
         bias = bias_smem.slice(0, ROWS, dim=0).load(gl.SliceLayout(0, S2))
         async_copy.wait_group(0)
         product = warpgroup_mma_wait(0, deps=[score(q_smem, k_smem, BLOCK_H, ROWS, S2)])
@@ -300,8 +337,8 @@ def wide_kernel(
             )
             RLM: gl.constexpr = gl.SliceLayout(1, RS2)
             # The rest goes where the first rows were, as soon as they are multiplied. Rows behind it have no weight
-            accs = warpgroup_mma_wait((UNITS - R_CHUNK // UNIT_T) * BLOCKS, deps=accs)
-            store_chunks(k_smem, rest, rest_scales, ROWS // R_CHUNK, R_CHUNK)
+            accs = warpgroup_mma_wait((UNITS - SMALL_T // UNIT_T) * BLOCKS, deps=accs)
+            store_chunks(k_smem, rest, 0, SMALL_T)
             accs = warpgroup_mma_wait(0, deps=accs)
             bias = bias_smem.slice(ROWS, 64, dim=0).load(gl.SliceLayout(0, RS2))
             product = warpgroup_mma_wait(0, deps=[score(q_smem, k_smem, BLOCK_H, 64, RS2)])
@@ -317,7 +354,6 @@ def wide_kernel(
             total = gl.convert_layout(total, LM)
     else:
         # The bytes of the next tile are asked for in two parts: the scores' registers are free for the second
-        EARLY: gl.constexpr = CHUNKS // 2
         total = gl.full([BLOCK_H], 0.0, gl.float32, layout=LM)
         tile_first = first + UNITS
         slot = load_slots(
@@ -326,26 +362,26 @@ def wide_kernel(
         )  # fmt: skip
         product = gl.zeros([BLOCK_H, ROWS], gl.float32, layout=S2)
         for _ in range(first, last, UNITS):
-            scale_smem.store(packed(low, high))
-            store_chunks(k_smem, words, scales, 0, CHUNK)
-            bias = bias_smem.load(gl.SliceLayout(0, S2))
             async_copy.wait_group(0)
+            store_halves(k_smem, words, scales)
+            bias = bias_smem.load(gl.SliceLayout(0, S2))
             fence_async_shared()
             product = warpgroup_mma(q_smem, k_smem.permute((1, 0)), product, use_acc=False, is_async=True)
             token, scale = locate(
                 slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, tile_first, main_units,
                 PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, UNIT_T, SEGMENT, T1,
             )  # fmt: skip
-            low, high = fill_tables(address_smem, bias_smem, kv_ptr, slot, token, scale, UNIT)
+            fill_tables(address_smem, bias_smem, slot, token, UNIT)
+            copy_scales(scale_smem, kv_ptr, slot, scale)
             tile_first += UNITS
             slot = load_slots(
                 row_indices_ptr, length, extra_row_indices_ptr, extra_length,
                 tile_first, gl.minimum(last, tile_first + UNITS), main_units, HAS_EXTRA, UNIT_T, SEGMENT, T1,
             )  # fmt: skip
-            words = fetch_chunks(addresses, kv_ptr, 0, EARLY, UNIT, CHUNK)
+            words = fetch_halves(addresses, kv_ptr, 0, 1, UNIT)
             product = warpgroup_mma_wait(0, deps=[product])
             m, rescale = weigh(product, bias, m, max_smem, sum_smem, p_smem, scale_log2, BLOCK_H, LM)
-            words += fetch_chunks(addresses, kv_ptr, EARLY, CHUNKS, UNIT, CHUNK)
+            words += fetch_halves(addresses, kv_ptr, 1, 1, UNIT)
             acc = accs[0] * gl.convert_layout(rescale, LA)[:, None]
             pending = add_outputs(p_smem, k_smem, (acc,), UNITS, False, False)
             one, other = both_groups(sum_smem, BLOCK_H, LM)

@@ -150,7 +150,13 @@ def test_the_text_is_exact():
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("0x7b807b80", "0x7b007b00"), ("0x07f007f0", "0x07e007e0"), ("0x1404", "0x0414"), ("0x80008000;", "0;")],
+    [
+        ("0x7b807b80", "0x7b007b00"),
+        ("0x07f007f0", "0x07e007e0"),
+        ("0x5d5c", "0x5d4c"),
+        ("0x87f087f0", "0x07f007f0"),
+        ("0x80008000;", "0;"),
+    ],
 )
 def test_a_wrong_constant_shows(right, wrong):
     assert right in PTX
@@ -176,8 +182,14 @@ def test_rounding_is_torchs():
 def test_an_instruction_that_is_unknown_is_named():
     with pytest.raises(ValueError, match="lop3"):
         packed_bytes.run("lop3.b32 low, $4, $5, 0;", np.uint32(0), np.uint32(0))
-    with pytest.raises(ValueError, match="repeats signs"):
-        packed_bytes.run("prmt.b32 low, $4, 0, 0x8404;", np.uint32(0), np.uint32(0))
+
+
+def test_the_selectors_upper_half_does_not_matter():
+    words = np.random.default_rng(0).integers(0, 2**32, 64, dtype=np.uint64).astype(np.uint32)
+    scale = np.uint32(130 << 7 | 130 << 23)
+    want = packed_bytes.run(PTX, words, scale)
+    for late in (1, 0x8000, 0xFFFF):
+        assert np.array_equal(packed_bytes.run(PTX, words, scale, late), want)
 
 
 def test_steps_of_a_byte():

@@ -11,6 +11,8 @@ import re
 import numpy as np
 import pandas as pd
 
+from kernels.sparse_mla._dequantize import SELECTOR
+
 _FMA = "fma.rn.bf16x2"
 
 
@@ -36,23 +38,25 @@ def _fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return result
 
 
-def _permute(a: np.ndarray, b: np.ndarray, selector: int) -> np.ndarray:
+def _permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
+    """`prmt`: each of the selector's lower four digits chooses a byte, or from 8 on eight times its sign."""
     together = a.astype(np.uint64) | (b.astype(np.uint64) << 32)
     result = np.zeros(together.shape, np.uint64)
     for place in range(4):
-        nibble = (selector >> (4 * place)) & 15
-        if nibble > 7:
-            raise ValueError(f"prmt: selector {selector:#x} repeats signs, which is not carried out here")
-        result |= ((together >> (8 * nibble)) & 0xFF) << (8 * place)
+        digit = (selector.astype(np.uint64) >> (4 * place)) & 15
+        chosen = (together >> (8 * (digit & 7))) & 0xFF
+        result |= np.where(digit > 7, (chosen >> 7) * 0xFF, chosen) << (8 * place)
     return result.astype(np.uint32)
 
 
-def run(ptx: str, word: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def run(ptx: str, word: np.ndarray, scale: np.ndarray, late: int = 0) -> np.ndarray:
     """Execute the kernels' PTX text.
 
     Args:
-        ptx: a text that reads `$4` (the word) and `$5` (the scale in both halves), and writes `$0` to `$3`.
+        ptx: a text that reads `$4` (the word), `$5` (the scale in both halves) and `$6` (the selector), and writes
+            `$0` to `$3`.
         word, scale: uint32 of one shape.
+        late: 16 bits for the upper half of the selector; the result does not depend on them.
 
     Returns:
         uint16 [4, ...]: the bfloat16 patterns of bytes 0 to 3, in the order of the word's bytes.
@@ -61,7 +65,8 @@ def run(ptx: str, word: np.ndarray, scale: np.ndarray) -> np.ndarray:
         ValueError: an instruction that is not carried out here.
     """
     word, scale = np.broadcast_arrays(np.asarray(word, np.uint32), np.asarray(scale, np.uint32))
-    registers = {"$4": word, "$5": scale}
+    selector = np.full(word.shape, late << 16 | SELECTOR.value, np.uint32)
+    registers = {"$4": word, "$5": scale, "$6": selector}
 
     def value(name: str) -> np.ndarray:
         return registers[name] if name in registers else np.full(word.shape, int(name, 0), np.uint32)
@@ -78,9 +83,12 @@ def run(ptx: str, word: np.ndarray, scale: np.ndarray) -> np.ndarray:
         elif operation == "mov.b32":
             registers[names[0]] = value(names[1])
         elif operation == "prmt.b32":
-            registers[names[0]] = _permute(value(names[1]), value(names[2]), int(names[3], 0))
-        elif operation == "shr.u32":
-            registers[names[0]] = value(names[1]) >> int(names[2], 0)
+            registers[names[0]] = _permute(*(value(name) for name in names[1:]))
+        elif operation in ("shl.b32", "shr.u32"):
+            do = np.left_shift if operation == "shl.b32" else np.right_shift
+            registers[names[0]] = do(value(names[1]), value(names[2]))
+        elif operation == "sub.u32":
+            registers[names[0]] = value(names[1]) - value(names[2])
         elif operation in ("and.b32", "or.b32"):
             do = np.bitwise_and if operation == "and.b32" else np.bitwise_or
             registers[names[0]] = do(value(names[1]), value(names[2]))

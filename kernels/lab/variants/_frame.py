@@ -8,11 +8,11 @@ what these experiments are about.
 import triton
 import triton.language as tl
 
-from kernels.sparse_mla._dequantize import INTERPRETED, PACKED, to_bfloat16
+from kernels.sparse_mla._dequantize import INTERPRETED, PACKED, SELECTOR, to_bfloat16
 from kernels.sparse_mla._tile import load_length, locate
 
 # Bytes spread over two words, signs and the rest in their places: the text of the rungs up to its multiplications
-_SPREAD = PACKED.value.partition("fma")[0].replace("$4", "$2")
+_SPREAD = PACKED.value.partition("fma")[0].replace("$4", "$2").replace("$6", hex(SELECTOR.value))
 # Four e4m3 bytes in a word to four bfloat16, without a scale
 _UNPACK = tl.constexpr(
     _SPREAD
