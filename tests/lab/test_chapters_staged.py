@@ -325,11 +325,12 @@ def test_an_address_is_read_and_a_destination_is_not():
 
 
 def test_words_are_not_read_in_the_pass_that_asked_for_them():
-    words, piece, early = early_use.compare().itertuples(index=False)
+    words, piece, early, loose = early_use.compare().itertuples(index=False)
     assert (
         words.loads == piece.loads == early.loads > early.same_pass > words.same_pass == piece.same_pass == 0
     )
     assert early.shortest < words.shortest and piece.median < words.median
+    assert loose.shortest < words.shortest and loose.median < words.median
 
 
 def test_a_tile_waits_for_its_buffer_and_its_products_for_the_tile():

@@ -1,8 +1,8 @@
-"""When is a loaded register read? The producers' loop as shipped, and as two attempts had it.
+"""When is a loaded register read? The producers' loop as shipped, and as other versions have it.
 
 A load does not make its warp wait; the first instruction that reads the loaded register does. One edit fetches a
-tile as one piece. The other loads the rotary part as the first producers did: as 16-bit numbers, which the compiler
-loads by the word and takes apart at once.
+tile as one piece. Another loads the rotary part as the first producers did: as 16-bit numbers, which the compiler
+loads by the word and takes apart at once. The last lets it take the other words apart as early as it likes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,16 @@ ROTARY = (
     ),
 )
 ONE_PIECE = (("PARTS: gl.constexpr = 2 if BLOCK_T >= 64 else 1", "PARTS: gl.constexpr = 1"),)
+NOT_HELD = (
+    ("nope, rope, scale_bytes, scale_bytes.to(gl.int32)", "nope, rope, scale_bytes, scale_bytes.to(gl.int32) * 0"),
+    ("nope_1, rope_1, scale_bytes, scale_bytes.to(gl.int32)",
+     "nope_1, rope_1, scale_bytes, scale_bytes.to(gl.int32) * 0"),
+)  # fmt: skip
 VERSIONS = {
     "as shipped": {},
     "a tile as one piece": {"specialised": ONE_PIECE},
     "rotary part as bfloat16": {"staged": ROTARY},
+    "words not held back": {"specialised": NOT_HELD},
 }
 # Instructions without a destination: every operand is read
 _READS_ALL = ("BAR", "BRA", "R2UR", "ST", "STG", "STL", "STS", "STSM", "SYNCS")

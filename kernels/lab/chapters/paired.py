@@ -32,6 +32,10 @@ LABELS = {
     "small_first": "a small tile first",
     "gather_at_once": "the gather at once",
     "shifts": "shifts by multiplying",
+    "short_signs": "signs from prmt",
+    "asked_first": "rows before words",
+    "own_scales": "own scales",
+    "as_shipped": "as shipped",
     "bytes_as_operands": "bytes as operands",
     "wide_for_32": "a wide tile for 32 heads",
 }
