@@ -21,8 +21,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
-sys.path.insert(0, str(Path(__file__).parents[2]))
+if __name__ == "__main__":
+    # Before PyTorch looks, and not where a test imports this: without its cache nothing can be allocated in a capture
+    os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kernels import triton_mode  # noqa: E402
 

@@ -1,5 +1,8 @@
 """The script for compute-sanitizer: its calls are right, interpreted, and it covers every kernel."""
 
+import importlib
+import os
+
 from kernels.sparse_mla import IMPLS
 from tests.gpu import sanitize
 from tests.sparse_mla import cases
@@ -18,3 +21,9 @@ def test_it_runs_interpreted(capsys):
     assert sanitize.main(["--device", "cpu", "--only", "indexer short rows"]) == 2
     assert sanitize.main(["--device", "cpu", "--only", "nothing of that name"]) == 0
     assert "1 calls on cpu" in capsys.readouterr().out
+
+
+def test_an_import_leaves_the_allocator_alone(monkeypatch):
+    monkeypatch.delenv("PYTORCH_NO_CUDA_MEMORY_CACHING", raising=False)
+    importlib.reload(sanitize)
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ
