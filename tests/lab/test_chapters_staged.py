@@ -17,6 +17,7 @@ from kernels.lab.chapters import (
     plan_map,
     redesign,
     serialised,
+    short_signs,
     staged,
 )
 from kernels.lab.compile import compile_many, make_request, sass
@@ -165,6 +166,15 @@ def test_a_wrong_constant_shows(right, wrong):
     except AssertionError:
         return  # a byte came out differently in another place of the word
     assert table["exact"].iloc[0] < table["count"].iloc[0]
+
+
+def test_both_pairs_the_short_way_are_the_same_bits_and_spill():
+    assert packed_bytes.exactness(short_signs.BOTH_PAIRS).equals(packed_bytes.exactness(PTX))
+    found = short_signs.compare().set_index(["caches", "version"])
+    for caches in short_signs.SHAPES:
+        shipped, both = (found.loc[caches, version] for version in short_signs.VERSIONS)
+        assert both["integer"] < shipped["integer"] and shipped["spill_bytes"] == 0
+    assert both["spill_bytes"] > 0
 
 
 def test_the_definition_is_torchs():

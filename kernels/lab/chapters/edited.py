@@ -55,8 +55,12 @@ def edited(source: str, edits: Sequence[Edit]) -> str:
     return source
 
 
-def compile_versions(versions: Sequence[Version], tile: Tile, target: str = "sm_90") -> list[Built]:
+def compile_versions(
+    versions: Sequence[Version], tile: Tile, target: str = "sm_90", **shape: int
+) -> list[Built]:
     """The rung with a tile, compiled for a target once for each of the versions.
+
+    shape: arguments of `sparse_mla.signatures.signature`, such as extra_topk; its defaults otherwise.
 
     A tile with producers compiles `specialised.py` on top of the helpers in `staged.py`.
 
@@ -65,7 +69,7 @@ def compile_versions(versions: Sequence[Version], tile: Tile, target: str = "sm_
     Raises:
         RuntimeError: the compiler's process failed; its last words.
     """
-    kept = _place(versions, tile, target)
+    kept = _place(versions, tile, target, shape)
     if kept.exists():
         return [Built(**one) for one in json.loads(kept.read_text(encoding="utf-8"))]
     with tempfile.TemporaryDirectory() as folder:
@@ -74,6 +78,7 @@ def compile_versions(versions: Sequence[Version], tile: Tile, target: str = "sm_
             "TRITON_CACHE_DIR": f"{folder}/cache", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path(),
         }  # fmt: skip
         asked = {"versions": [dict(version) for version in versions], "tile": asdict(tile), "target": target}
+        asked["shape"] = shape
         done = subprocess.run(
             [sys.executable, "-m", "kernels.lab.chapters.edited", folder],
             env=environment, input=json.dumps(asked), capture_output=True, text=True,
@@ -89,10 +94,10 @@ def compile_versions(versions: Sequence[Version], tile: Tile, target: str = "sm_
     return [Built(**one) for one in json.loads(text)]
 
 
-def _place(versions: Sequence[Version], tile: Tile, target: str) -> Path:
+def _place(versions: Sequence[Version], tile: Tile, target: str, shape: Mapping[str, int]) -> Path:
     """Where the answer to these arguments is kept."""
     own = Path(__file__).read_text(encoding="utf-8")
-    asked = [[dict(version) for version in versions], asdict(tile), target]
+    asked = [[dict(version) for version in versions], asdict(tile), target, dict(shape)]
     parts = [json.dumps(asked, sort_keys=True), source_hash("kernels.sparse_mla"), tools_hash(), own]
     return cache_root() / "edited" / (hashlib.sha256("\n".join(parts).encode()).hexdigest() + ".json")
 
@@ -131,7 +136,7 @@ def main(folder: Path) -> None:
     tile, arch = Tile(**asked["tile"]), target_of(asked["target"]).arch
     answer = []
     for number, version in enumerate(asked["versions"]):
-        spec = replace(signature("staged", tile), fn=_kernel(version, tile, folder, number))
+        spec = replace(signature("staged", tile, **asked["shape"]), fn=_kernel(version, tile, folder, number))
         ptx, cubin, _, log = compile_spec(spec, arch)
         path = folder / f"{number}.cubin"
         path.write_bytes(cubin)

@@ -87,8 +87,9 @@ def run(ptx: str, word: np.ndarray, scale: np.ndarray, late: int = 0) -> np.ndar
         elif operation in ("shl.b32", "shr.u32"):
             do = np.left_shift if operation == "shl.b32" else np.right_shift
             registers[names[0]] = do(value(names[1]), value(names[2]))
-        elif operation == "sub.u32":
-            registers[names[0]] = value(names[1]) - value(names[2])
+        elif operation in ("add.u32", "sub.u32"):
+            do = np.add if operation == "add.u32" else np.subtract
+            registers[names[0]] = do(value(names[1]), value(names[2]))
         elif operation in ("and.b32", "or.b32"):
             do = np.bitwise_and if operation == "and.b32" else np.bitwise_or
             registers[names[0]] = do(value(names[1]), value(names[2]))

@@ -1,0 +1,51 @@
+"""Why only one pair of a word's bytes gets its signs from `prmt`: both pairs so, compiled beside the shipped kernel."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from kernels.lab.chapters.early_use import TILE, producers_body
+from kernels.lab.chapters.edited import compile_versions, edited
+from kernels.sparse_mla._dequantize import PACKED
+
+# The second pair as the first: its selector, one mask instead of two and an `or`
+EDITS = (
+    ("sub.u32 a, $6, 0x5d5c;", "add.u32 a, $6, 0x2222;"),
+    ("shr.u32 b, high, 4;", "shl.b32 high, high, 4;"),
+    ("and.b32 high, high, 0x80008000;\n", ""),
+    ("and.b32 b, b, 0x07f007f0;\nor.b32 high, high, b;", "and.b32 high, high, 0x87f087f0;"),
+)
+BOTH_PAIRS = edited(PACKED.value, EDITS)
+"""The text of the kernels with the short way for all four bytes. It gives the same bits."""
+VERSIONS = {
+    "one pair, as shipped": {},
+    "both pairs": {
+        "staged": (
+            (
+                "# No address: far below",
+                f'PACKED = gl.constexpr("""{BOTH_PAIRS}""")\n# No address: far below',
+            ),
+        )
+    },
+}
+SHAPES = {"one cache": {}, "two caches, with lengths": {"extra_topk": 512, "has_length": True}}
+
+
+def compare() -> pd.DataFrame:
+    """A tile with producers, compiled for sm_90.
+
+    Returns:
+        version, caches, integer (instructions of one pass of the producers' loop that take words apart: PRMT, LOP3,
+        and shifts), spill_bytes (stored and loaded again by a thread, in all).
+    """
+    rows = []
+    for caches, shape in SHAPES.items():
+        for version, built in zip(
+            VERSIONS, compile_versions(list(VERSIONS.values()), TILE, **shape), strict=True
+        ):
+            body = producers_body(built.sass)
+            parts = [one for one in body if re.match(r"(PRMT|LOP3|SHF|IMAD\.SHL)", one.mnemonic)]
+            rows.append((version, caches, len(parts), built.spill_bytes))
+    return pd.DataFrame(rows, columns=["version", "caches", "integer", "spill_bytes"])
