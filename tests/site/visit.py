@@ -1,6 +1,7 @@
 """One visit of a page from the file system: at two widths and in both themes, with what the browser said."""
 
 import io
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlparse
@@ -193,10 +194,12 @@ def photograph(page, target: Path) -> tuple[bytes, list[dict]]:
     for _ in range(ATTEMPTS):
         page.evaluate(DRAWN)
         boxes = page.evaluate(BOXES)
-        shot = page.screenshot(
-            path=target, type="jpeg", quality=QUALITY, full_page=True, animations="disabled"
-        )
+        shot = page.screenshot(type="jpeg", quality=QUALITY, full_page=True, animations="disabled")
         if page.evaluate(BOXES) == boxes:
+            # In one step: another process may look at the same page, and at the size of this file
+            draft = target.with_suffix(f".{os.getpid()}.part")
+            draft.write_bytes(shot)
+            draft.replace(target)
             return shot, boxes
     raise RuntimeError(f"{target.name}: the layout did not settle in {ATTEMPTS} pictures")
 
