@@ -43,7 +43,7 @@ test: lint
 
 # In a real browser, on the site that `make book` has rendered; screenshots go to _build/screenshots.
 test-site: $(SYNCED)
-	$(PY) -m pytest tests/site -n 2 --dist loadgroup
+	$(PY) -m pytest tests/site -n 2
 
 test-gpu: $(SYNCED)
 	$(PY) -m pytest -m gpu

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from _runner import pdf
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.site.visit import Visit, visit
 
@@ -21,12 +22,22 @@ BUILD = Path(os.environ.get("BOOK_BUILD_DIR") or ROOT / "_build").resolve()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark this folder's tests, and keep those of one page in one process, which loads it once."""
+    """Mark this folder's tests."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.site)
-            name = getattr(item, "callspec", None) and item.callspec.params.get("name")
-            item.add_marker(pytest.mark.xdist_group(name or item.name))
+
+
+class ByPage(LoadScopeScheduling):
+    """The tests of one page in one process, which loads it once. xdist's groups do not see pytest 9.2's tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module, _, name = nodeid.partition("::")
+        return name.partition("[")[2] if module.endswith("test_pages.py") and "[" in name else nodeid
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return ByPage(config, log)
 
 
 @pytest.fixture(scope="session")
