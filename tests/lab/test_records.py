@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from kernels.lab import records
-from kernels.lab.records import RecordError, place, run, schema, source, store
+from kernels.lab.records import RecordError, device_code, place, run, schema, source, store
 from tests.lab.described import DEVICE
 
 
@@ -199,6 +199,9 @@ def test_staleness_follows_the_sources(bench, monkeypatch):
     monkeypatch.setattr(store, "_current", {"hash": "0" * 64, "files": files})
     assert records.stale(record) is None, "no file that was timed has changed"
     files = files | {"sparse_mla/simt.py": "0"}
+    monkeypatch.setattr(store, "_current", {"hash": "0" * 64, "files": files})
+    assert records.stale(record) is None, "the file has changed, but nothing that its kernel consists of"
+    monkeypatch.setattr(device_code, "digests", lambda: {"per_head_kernel": "0"})
     monkeypatch.setattr(store, "_current", {"hash": "0" * 64, "files": files})
     assert "kernels have changed" in records.stale(record)
     assert "stale" in record.evidence().line()

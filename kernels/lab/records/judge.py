@@ -2,7 +2,8 @@
 
 A record names the files that were timed and what each of its sparse-MLA calls launched (`launches`). It is stale when
 
-- a kernel that it launched has changed, with every file of device code that the kernel's file imports;
+- a kernel that it launched has changed, with every function and constant that it reaches; where a record does not
+  hold their hash, with every file of device code that the kernel's file imports;
 - one of its calls would be launched otherwise today: with another kernel, grid or argument;
 - it timed the indexer or the decode step, and any file of that package has changed.
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import ast
 
-from kernels.lab.records import launches, place, source
+from kernels.lab.records import device_code, launches, place, source
 
 SPARSE, INDEXER, STEP = source.TIMED_PACKAGES
 # Modules of the host's: no device code, even where a kernel's file takes a constant from one (`source.CONSTANTS`)
@@ -66,12 +67,21 @@ def reason(record, now: dict[str, str]) -> str | None:
     noted = record.info.get("launches")
     if noted is None:
         return f"{_files_changed(changed)}; the run does not tell what it launched"
-    device_code = changed & _device_code(launches.kernels_of(noted.values()))
-    if device_code:
-        return _files_changed(device_code)
+    kernels = launches.kernels_of(noted.values())
+    touched = changed & _device_code(kernels)
+    if touched and (LAYOUT in touched or _kernels_changed(kernels, record.info.get("device_code"))):
+        return _files_changed(touched)
     if changed & {f"{SPARSE}/{name}" for name in LAUNCHING}:
         return _launched_otherwise(noted, record.info["device"])
     return None
+
+
+def _kernels_changed(kernels: set[str], then: dict[str, str] | None) -> bool:
+    """Whether one of the kernels consists of something else now; so it counts where the run does not tell."""
+    if then is None:
+        return True
+    now = device_code.digests()
+    return any(then.get(name) != now.get(name) for name in kernels)
 
 
 def _files_changed(names: set[str]) -> str:

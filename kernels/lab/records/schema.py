@@ -98,8 +98,8 @@ RUN_KEYS = {
     "peers": dict,
     "complete": bool,
 }
-# Which files and which launches were timed (`source`, `launches`); the oldest runs do not say
-OPTIONAL_KEYS = {"files": dict, "launches": dict}
+# Which files, launches and kernels were timed (`source`, `launches`, `device_code`); the oldest runs do not say
+OPTIONAL_KEYS = {"files": dict, "launches": dict, "device_code": dict}
 DEVICE_KEYS = {
     "name": str,
     "uuid_sha256": str,

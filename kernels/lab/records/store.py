@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kernels.lab.evidence import Evidence
-from kernels.lab.records import judge, launches, place, schema, source
+from kernels.lab.records import device_code, judge, launches, place, schema, source
 from kernels.lab.records.run import as_text, read_run, read_table
 from kernels.lab.records.schema import RecordError
 
@@ -137,6 +137,8 @@ def described(record: Record) -> dict[str, Any]:
         found = launches.of_record(record) if here else then and launches.at_commit(commit, record.folder)
         if found is not None:
             info["launches"] = found
+    if here:
+        info.setdefault("device_code", device_code.digests())
     return info
 
 
