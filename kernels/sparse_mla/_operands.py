@@ -11,8 +11,8 @@ The conversion is exact and takes an instruction for two values, from sm_89 on.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from kernels.sparse_mla._candidates import ABSENT
 from kernels.sparse_mla._dequantize import HALVES
-from kernels.sparse_mla.staged import ABSENT
 
 # Four e4m3 values of a word as float16
 VALUES = gl.constexpr("""

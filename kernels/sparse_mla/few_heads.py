@@ -15,6 +15,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import async_copy, mma_v2
 
+from kernels.sparse_mla._candidates import (
+    copy_scales,
+    fill_segment,
+    fill_tables,
+    load_slots,
+    locate,
+    share_of_row,
+)
 from kernels.sparse_mla._operands import (
     bits,
     by_group,
@@ -25,18 +33,8 @@ from kernels.sparse_mla._operands import (
     side_by_side,
     values_of,
 )
-from kernels.sparse_mla.staged import (
-    copy_scales,
-    destination,
-    fill_segment,
-    fill_tables,
-    load_slots,
-    locate,
-    release_successor,
-    share_of_row,
-    statistics,
-    wait_for_predecessor,
-)
+from kernels.sparse_mla._overlap import release_successor, wait_for_predecessor
+from kernels.sparse_mla._result import destination, statistics
 
 
 @gluon.constexpr_function

@@ -33,21 +33,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.sparse_mla.staged import (
-    ABSENT,
-    fetch_tile,
-    load_scales,
-    load_slots,
-    locate,
-    multiply_rows,
-    packed,
-    release_successor,
-    rows_layout,
-    share_of_row,
-    store_tile,
-    wait_for_predecessor,
-    write_result,
-)
+from kernels.sparse_mla._candidates import ABSENT, load_scales, load_slots, locate, packed, share_of_row
+from kernels.sparse_mla._overlap import release_successor, wait_for_predecessor
+from kernels.sparse_mla._result import write_result
+from kernels.sparse_mla._rows import fetch_tile, rows_layout, store_tile
+from kernels.sparse_mla.staged import multiply_rows
 
 # Tiles whose addresses and scales are kept: the one in use and two ahead
 RING = gl.constexpr(3)

@@ -22,23 +22,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.sparse_mla.staged import (
+from kernels.sparse_mla._candidates import (
     ABSENT,
     copy_scales,
-    destination,
-    fetch_tile,
     fill_tables,
     load_slots,
     locate,
     packed,
-    release_successor,
-    rows_layout,
     share_of_row,
-    statistics,
-    store_tile,
-    wait_for_predecessor,
-    write_result,
 )
+from kernels.sparse_mla._overlap import release_successor, wait_for_predecessor
+from kernels.sparse_mla._result import destination, statistics, write_result
+from kernels.sparse_mla._rows import fetch_tile, rows_layout, store_tile
 
 # Candidates of a unit, and units of a tile
 UNIT_T = gl.constexpr(16)

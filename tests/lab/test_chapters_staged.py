@@ -227,7 +227,7 @@ def test_an_edit_may_leave_out_what_lies_between():
 def test_a_compiler_that_fails_is_named():
     with pytest.raises(RuntimeError, match="SyntaxError"):
         edited.compile_versions(
-            [{"staged": [("LAUNCH = gl.constexpr(", "LAUNCH = = gl.constexpr(")]}], Tile(16, 32, 4)
+            [{"_overlap": [("LAUNCH = gl.constexpr(", "LAUNCH = = gl.constexpr(")]}], Tile(16, 32, 4)
         )
 
 

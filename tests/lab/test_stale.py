@@ -74,6 +74,7 @@ def changed(monkeypatch):
         ("split_k", ["sparse_mla/few_heads.py", "sparse_mla/_operands.py"], False),
         ("split_k", ["sparse_mla/tiles.py:RELEASES"], False),
         ("staged", ["sparse_mla/staged.py"], True),
+        ("staged", ["sparse_mla/_rows.py"], True),
         ("staged", ["sparse_mla/_dequantize.py"], True),
         ("staged", ["sparse_mla/tiles.py:RELEASES"], True),
         ("staged", ["sparse_mla/split_k.py", "sparse_mla/_tile.py"], False),
@@ -111,9 +112,13 @@ def test_every_kind_of_staged_tile_has_its_kernel(record, changed):
         call = launches.Call("staged", splits=2, tile=tile)
         wide.info["launches"] = {str(call): noted.launches(call)}
         assert launches.kernels_of(wide.info["launches"].values()) == {kernel, "combine_kernel"}
-        for module in ("staged", "specialised", "wide", "few_heads"):
+        for module in ("staged", "specialised", "wide", "few_heads", "_candidates"):
             changed(f"sparse_mla/{module}.py")
-            assert (store.stale(wide) is not None) == (module in (kernel.removesuffix("_kernel"), "staged"))
+            counts = module in (kernel.removesuffix("_kernel"), "_candidates")
+            counts |= (
+                module == "staged" and kernel == "specialised_kernel"
+            )  # which multiplies by its `multiply_rows`
+            assert (store.stale(wide) is not None) == counts
 
 
 def replan(monkeypatch, **changes):
@@ -348,7 +353,11 @@ def test_device_code_is_found_by_imports():
     assert found == {
         "sparse_mla/specialised.py",
         "sparse_mla/staged.py",
+        "sparse_mla/_candidates.py",
         "sparse_mla/_dequantize.py",
+        "sparse_mla/_overlap.py",
+        "sparse_mla/_result.py",
+        "sparse_mla/_rows.py",
         "sparse_mla/layout.py",
         "sparse_mla/tiles.py:RELEASES",
     }

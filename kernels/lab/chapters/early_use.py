@@ -44,7 +44,7 @@ NOT_HELD = (
 VERSIONS = {
     "as shipped": {},
     "a tile as one piece": {"specialised": ONE_PIECE},
-    "rotary part as bfloat16": {"staged": ROTARY},
+    "rotary part as bfloat16": {"_rows": ROTARY},
     "words not held back": {"specialised": NOT_HELD},
 }
 # Instructions without a destination: every operand is read

@@ -18,15 +18,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from kernels import sparse_mla
 from kernels.lab.compile import binaries
 from kernels.lab.compile.request import cache_root, python_path, source_hash, tools_hash
 from kernels.sparse_mla.tiles import Tile
 
+# What may be edited, each before those that import it
+MODULES = ("_overlap", "_candidates", "_rows", "_result", "staged", "specialised")
 ANYTHING = "⋯"
 """In the old text of an edit: whatever lies between."""
 Edit = tuple[str, str]
 Version = Mapping[str, Sequence[Edit]]
-"""Edits by module of `kernels.sparse_mla`: "staged", "specialised" or both; empty for the shipped sources."""
+"""Edits by module of `kernels.sparse_mla`, of those in `MODULES`; empty for the shipped sources."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def compile_versions(
 
     shape: arguments of `sparse_mla.signatures.signature`, such as extra_topk; its defaults otherwise.
 
-    A tile with producers compiles `specialised.py` on top of the helpers in `staged.py`.
+    A tile with producers compiles `specialised.py`, another one `staged.py`, on top of the edited helpers.
 
     What was compiled is kept beside the other compiled kernels, under a hash of sources, edits and tools.
 
@@ -113,17 +116,20 @@ def _module(path: Path, source: str):
 
 def _kernel(version: Version, tile: Tile, folder: Path, number: int):
     """The kernel of a tile, from edited sources that `inspect` can find again."""
-    from kernels.sparse_mla import specialised, staged
-
-    helpers = f"edited_staged_{number}"
-    source = edited(Path(staged.__file__).read_text(encoding="utf-8"), version.get("staged", ()))
-    module = _module(folder / f"{helpers}.py", source)
-    if not tile.producer_warps:
-        return module.staged_kernel
-    source = Path(specialised.__file__).read_text(encoding="utf-8")
-    imports = ("from kernels.sparse_mla.staged import", f"from {helpers} import")
-    source = edited(source, [imports, *version.get("specialised", ())])
-    return _module(folder / f"edited_specialised_{number}.py", source).specialised_kernel
+    if unknown := set(version) - set(MODULES):
+        raise ValueError(f"version: got edits of {sorted(unknown)}, accepted are those of {MODULES}")
+    named = {name: f"edited{name.removeprefix('_')}_{number}" for name in MODULES}
+    links = "|".join(MODULES)
+    for name in MODULES:
+        source = (Path(sparse_mla.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+        source = edited(source, version.get(name, ()))
+        linked = re.sub(
+            rf"from kernels\.sparse_mla\.({links}) import", lambda m: f"from {named[m[1]]} import", source
+        )
+        module = _module(folder / f"{named[name]}.py", linked)
+        if name == ("specialised" if tile.producer_warps else "staged"):
+            return getattr(module, f"{name}_kernel")
+    raise AssertionError("the last module has a kernel")
 
 
 def main(folder: Path) -> None:

@@ -19,9 +19,9 @@ EDITS = (
 )
 BOTH_PAIRS = edited(PACKED.value, EDITS)
 """The text of the kernels with the short way for all four bytes. It gives the same bits."""
-_BEFORE = "# No address: far below"  # the first line behind the imports, PACKED among them
-_INSTEAD = (_BEFORE, f'PACKED = gl.constexpr("""{BOTH_PAIRS}""")\n{_BEFORE}')
-VERSIONS = {"one pair, as shipped": {}, "both pairs": {"staged": (_INSTEAD,)}}
+_IMPORT = "from kernels.sparse_mla._dequantize import HALVES, PACKED, SELECTOR\n"
+_INSTEAD = (_IMPORT, f'{_IMPORT}PACKED = gl.constexpr("""{BOTH_PAIRS}""")\n')
+VERSIONS = {"one pair, as shipped": {}, "both pairs": {"_rows": (_INSTEAD,)}}
 SHAPES = {"one cache": {}, "two caches, with lengths": {"extra_topk": 512, "has_length": True}}
 
 
