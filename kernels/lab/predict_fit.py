@@ -54,21 +54,22 @@ def _number(row, name: str, default: int) -> int:
 
 @cache
 def _whole_tile(sizes: tuple, tile_class: str) -> dict:
-    """What a record does not say of a staged tile: wgmma and producer_warps, as in the tuned table.
+    """What a record does not say of a staged tile: wgmma, producer_warps and pair, as in the tuned table.
 
     Records hold the sizes of a tile alone; a class has no two tiles of the same sizes. Native tiles are Hopper's own,
     or on another card those of sm_120.
     """
-    tile = Tile(*sizes)
+    wanted = None
     for name in ("sm90", "sm120") if tile_class == "native" else ("sm120",):
         listed = {row.tile for row in choices() if row.device_class == name}
         found = [one for one in listed if tuple(getattr(one, n) for n in TILE) == sizes]
         if len(found) > 1:
             raise ValueError(f"tile: {sizes} stands for several tiles of {name}: {found}")
         if found:
-            tile = found[0]
+            wanted = found[0]
             break
-    return {"wgmma": tile.wgmma, "producer_warps": tile.producer_warps}
+    tile = wanted or Tile(*sizes)
+    return {name: getattr(tile, name) for name in ("wgmma", "producer_warps", "pair")}
 
 
 def points_of(measurements) -> list[tuple[Point, float]]:

@@ -14,7 +14,7 @@ from kernels.lab import timing
 from kernels.lab.experiments import sparse
 from kernels.lab.experiments.point import Point
 from kernels.sparse_mla.tiles import (
-    FEW_HEADS_MOST,
+    FEW_HEADS_TILES,
     RELEASES,
     TABLE,
     WIDE_SHARE,
@@ -28,12 +28,12 @@ HEADS = (8, 16, 32, 64)
 CANDIDATES = (512, 640, 2048)
 WINDOW = 128  # 640 candidates are 512 and a sliding window in a cache of its own
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-# The fields of a `Tile`: block_h, block_t, num_warps, buffers, wgmma, producer_warps
+# The fields of a `Tile`: block_h, block_t, num_warps, buffers, wgmma, producer_warps, pair
 TILES = {
-    "sm120": [(8, 64, 4, 1, False, 0), (16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0),
+    "sm120": [FEW_HEADS_TILES[0], (16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0),
               (64, 16, 8, 1, False, 0), (64, 16, 8, 2, False, 4), (16, 32, 4, 2, False, 4)],
-    "sm90": [(8, 64, 4, 1, False, 0), (8, 128, 8, 1, False, 0), (16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0),
-             (32, 32, 8, 1, False, 0), (32, 32, 4, 1, False, 0), (64, 32, 8, 1, True, 0), (64, 32, 8, 2, True, 0),
+    "sm90": [*FEW_HEADS_TILES, (16, 32, 4, 1, False, 0), (16, 64, 8, 1, False, 0), (32, 32, 8, 1, False, 0),
+             (32, 32, 4, 1, False, 0), (64, 32, 8, 1, True, 0), (64, 32, 8, 2, True, 0),
              (64, 64, 8, 1, True, 0), (64, 64, 8, 2, True, 4), (64, 128, 8, 1, True, 0)],
 }  # fmt: skip
 MOST_SPLITS = 64
@@ -44,7 +44,7 @@ def split_counts(batch: int, heads: int, candidates: int, tile, sm_count: int) -
     """Splits worth timing: equal shares of the tiles that put about half a block to two on a multiprocessor."""
     shared_in = WIDE_UNIT if Tile(*tile).wide else tile[1]
     groups, tiles = -(-heads // tile[0]), -(-candidates // shared_in)
-    full = sm_count / (batch * groups)
+    full = sm_count / (batch * groups * (2 if Tile(*tile).pair else 1))
     low, high = min(MOST_SPLITS, tiles, max(1, int(full / 2))), min(MOST_SPLITS, max(1, round(full * 2)))
     # The fewest splits for each largest share; in between, some blocks would only have less to do
     even = {-(-tiles // share) for share in range(1, tiles + 1)}
@@ -87,6 +87,11 @@ def points(
     return found
 
 
+def suits_all(tile: Tile) -> bool:
+    """Whether the planner may take a tile for any call that rung `staged` takes."""
+    return not (tile.wide or tile.few)
+
+
 def _compile(task) -> str | None:
     """Compile one tile's kernels in another process, so that the timing process finds them in Triton's cache."""
     tile, heads, splits, window, topk = task
@@ -123,12 +128,6 @@ def _tasks(tiles, heads, candidates) -> list[tuple]:
         for tile, count, window in product(tiles, counts, windows)
         if Tile(*tile).wide
         for share in range(1, WIDE_SHARE + 1)
-    ]
-    # A tile for few heads has another kernel where no share is longer than a tile
-    tasks += [
-        (tile, FEW_HEADS_MOST, (topk + window) // tile[1], window, topk)
-        for tile, topk, window in product(tiles, (512,), windows)
-        if Tile(*tile).few and FEW_HEADS_MOST in heads
     ]
     return tasks
 
@@ -171,9 +170,9 @@ def tune(
         best_us, best = chosen(found, name) if tiles else found[0]
         timings += [{**row_of(name, p), "us": round(us, 2)} for us, p in found]
         rows.append(row_of(name, best))
-        # Behind a wide tile, the best other one: for calls that the wide tile does not suit
-        others = [point for _, point in found if not Tile(*point.tile).wide]
-        if Tile(*best.tile).wide and others:
+        # Behind a wide tile or one for few heads, the best other one: for calls that those do not suit
+        others = [point for _, point in found if suits_all(Tile(*point.tile))]
+        if not suits_all(Tile(*best.tile)) and others:
             rows.append(row_of(name, others[0]))
         print(
             f"{name} H={count} K={width} B={batch}: {best_us:.2f} us with {best.tile}, {best.num_splits} splits, "

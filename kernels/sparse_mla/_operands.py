@@ -11,7 +11,6 @@ The conversion is exact and takes an instruction for two values, from sm_89 on.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.sparse_mla._candidates import ABSENT
 from kernels.sparse_mla._dequantize import HALVES
 
 # Four e4m3 values of a word as float16
@@ -47,51 +46,6 @@ mov.b32 {$6, $7}, values;
 """)
 
 
-@gluon.constexpr_function
-def bits(first: int, count: int, dim: int, rank: int):
-    """Basis vectors of `count` bits of a tensor's index `dim`, from bit `first` on."""
-    return [[1 << bit if d == dim else 0 for d in range(rank)] for bit in range(first, first + count)]
-
-
-@gluon.constexpr_function
-def fetched_layout(rows: int, words: int, warps: int):
-    """Words int32 [rows, words]: a warp has 16 rows, four lanes a row, a lane 4 of every 16 words."""
-    log_warps = warps.bit_length() - 1
-    more = (words // 16).bit_length() - 1
-    registers = bits(0, 2, 1, 2) + bits(4, more, 1, 2) + [[8, 0]]
-    lanes = bits(2, 2, 1, 2) + bits(0, 3, 0, 2)
-    return gl.DistributedLinearLayout(registers, lanes, bits(4, log_warps, 0, 2), [], [rows, words])
-
-
-@gluon.constexpr_function
-def grouped_layout(rows: int, warps: int):
-    """Words int32 [8, rows, 16]: a warp has whole groups, a lane two words of every fourth row."""
-    log_warps, log_rows = warps.bit_length() - 1, rows.bit_length() - 1
-    registers = [[0, 0, 1], [0, 8, 0], [0, 4, 0]] + bits(4, log_rows - 4, 1, 3)
-    registers = registers + bits(log_warps, 3 - log_warps, 0, 3)
-    lanes = bits(0, 2, 1, 3) + bits(1, 3, 2, 3)
-    return gl.DistributedLinearLayout(registers, lanes, bits(0, log_warps, 0, 3), [], [8, rows, 16])
-
-
-@gluon.jit
-def fetch_rows(addresses, kv_ptr, tile, UNIT: gl.constexpr, BLOCK_T: gl.constexpr):
-    """Start loading a tile: words int32 [BLOCK_T, 16] of its seven groups, rotary words int32 [BLOCK_T, 32]."""
-    W2: gl.constexpr = fetched_layout(BLOCK_T, 16, gl.num_warps())
-    R2: gl.constexpr = fetched_layout(BLOCK_T, 32, gl.num_warps())
-    rows = addresses.index(tile)
-    address = rows.load(gl.SliceLayout(1, W2))
-    row_ptr = (kv_ptr + address * UNIT).to(gl.pointer_type(gl.int32))
-    word = gl.arange(0, 16, layout=gl.SliceLayout(0, W2))[None, :]
-    words = ()
-    for g in gl.static_range(7):
-        words += (gl.load(row_ptr[:, None] + (16 * g + word), mask=(address != ABSENT)[:, None], other=0),)
-    address = rows.load(gl.SliceLayout(1, R2))
-    row_ptr = (kv_ptr + address * UNIT).to(gl.pointer_type(gl.int32))
-    word = gl.arange(0, 32, layout=gl.SliceLayout(0, R2))[None, :]
-    words += (gl.load(row_ptr[:, None] + (112 + word), mask=(address != ABSENT)[:, None], other=0),)
-    return words
-
-
 @gluon.jit
 def values_of(words, ROWS: gl.constexpr, OPERAND: gl.constexpr):
     """Words int32 [ROWS, 16] of four e4m3 values as float16 [ROWS, 64] in an operand's layout."""
@@ -116,15 +70,6 @@ def rotary_of(words, ROWS: gl.constexpr):
 def side_by_side(x, ROWS: gl.constexpr, WIDTH: gl.constexpr):
     """[ROWS, WIDTH] with rows r and r + 8 of every 16 brought together: a lane has both."""
     return gl.reshape(gl.permute(gl.reshape(x, [ROWS // 16, 2, 8, WIDTH]), (0, 2, 1, 3)), [ROWS, WIDTH])
-
-
-@gluon.jit
-def by_group(words):
-    """Seven tensors [rows, words] as one [8, rows, words]; the last group is not used."""
-    even = gl.join(gl.join(words[0], words[4]), gl.join(words[2], words[6]))
-    odd = gl.join(gl.join(words[1], words[5]), gl.join(words[3], words[6]))
-    x = gl.join(even, odd)
-    return gl.reshape(gl.permute(x, (2, 3, 4, 0, 1)), [8, x.shape[0], x.shape[1]])
 
 
 @gluon.jit

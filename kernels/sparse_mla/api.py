@@ -39,6 +39,7 @@ def plan_call(inputs, impl="auto", num_splits=None, batch_invariant=False, tile_
         "impl": impl,
         "tile_class": tile_class,
         "can_stage": why_not_staged(inputs) is None,
+        "can_copy": launch.copies_rows(inputs),
         "ragged": any(source.length is not None for source in sources),
     }
     if batch_invariant:
@@ -167,6 +168,8 @@ def sparse_mla_decode(
         lse = check_output("lse", lse, (batch, heads), torch.float32, q.device)
     if chosen.impl == "staged" and (reason := why_not_staged(inputs)):
         reject("impl" if plan is None else "plan", "'staged'", f"another rung here: {reason}")
+    if chosen.impl == "staged" and chosen.tile.few and not launch.copies_rows(inputs):
+        reject("plan", "a tile of 8 heads", "another tile here: a cache's rows do not start at multiples of 16 bytes")
     needed = planning.workspace_bytes(batch, heads, chosen.scratch_splits, scratch_dtype)
     if workspace is not None:
         check_workspace(workspace, needed, q.device)
@@ -209,12 +212,13 @@ def workspace_bytes(
     _check_num_splits(num_splits, impl)
     target = planning.device_of(torch.empty(0, device=device or "cpu"))
     options = {"device": target, "impl": impl, "tile_class": tile_class}
-    # "auto" leaves `staged` when the memory is not aligned, and another tile may follow from lengths. A shape tells
-    # neither: room for all
+    # "auto" leaves `staged`, or a tile, when the memory is not aligned, and another tile may follow from lengths. A
+    # shape tells none of this: room for all
     can_be = (False, True)
     plans = []
-    for can_stage, ragged in product(can_be if target is not planning.RTX_PRO_6000 else (False,), can_be):
-        seen = options | {"can_stage": can_stage, "ragged": ragged}
+    stages = can_be if target is not planning.RTX_PRO_6000 else (False,)
+    for can_stage, can_copy, ragged in product(stages, can_be, can_be):
+        seen = options | {"can_stage": can_stage, "can_copy": can_copy, "ragged": ragged}
         if batch_invariant:
             plans.append(planning.batch_invariant_plan(heads, topk, extra_topk, **seen))
         else:

@@ -18,6 +18,10 @@ STAGED_SEGMENT = 256
 LOG2_E = 1.4426950408889634
 # Registers a thread of the multiplying warps; the fetching ones get the rest of a multiprocessor's 65,536
 CONSUMER_REGISTERS = 192
+# Of teams for few heads, alone or in a pair
+TEAM_REGISTERS = {False: 160, True: 200}
+# Launched with so many registers a thread, two blocks alone fit on a multiprocessor of sm_90
+ALONE_OPTIONS = {90: {"maxnreg": 128}}
 COMBINE_WARPS = 4
 # Splits whose loads the combine kernel has on their way at once
 COMBINE_CHUNK = 16
@@ -37,6 +41,11 @@ def misaligned(inputs: Inputs) -> str | None:
     if not all(_words(source) for source in (inputs.main, inputs.extra) if source is not None):
         return "a cache does not start at a multiple of 4 bytes, or its page stride is none"
     return None
+
+
+def copies_rows(inputs: Inputs) -> bool:
+    """Whether every token starts at a multiple of 16 bytes, as the copy engine needs it."""
+    return _unit(inputs) == 16
 
 
 def _unit(inputs: Inputs) -> int:
@@ -150,10 +159,14 @@ def staged_arguments(inputs: Inputs, plan: Plan, out, lse, partial_out, partial_
         share = wide_share(inputs.main.topk, inputs.extra_topk, plan.num_splits)
         return arguments | {"SHARE": share if share <= WIDE_SHARE else 0}
     if tile.few:
-        del arguments["BLOCK_H"], arguments["BUFFERS"], arguments["WGMMA"]
-        tiles = -(-inputs.main.topk // tile.block_t) - (-inputs.extra_topk // tile.block_t)
-        one_tile = tiles <= plan.num_splits
-        return arguments | {"SEGMENT": tile.block_t if one_tile else STAGED_SEGMENT, "ONE_TILE": one_tile}
+        for name in ("UNIT", "BLOCK_H", "BUFFERS", "WGMMA"):
+            del arguments[name]
+        return arguments | {
+            "TILES": tile.num_stages,
+            "PAIR": tile.pair,
+            "TEAM_WARPS": tile.num_warps // (2 if tile.pair else 1),
+            "TEAM_REGISTERS": TEAM_REGISTERS[tile.pair],
+        }
     if tile.producer_warps:
         return arguments | {"CONSUMER_WARPS": tile.num_warps, "CONSUMER_REGISTERS": CONSUMER_REGISTERS}
     return arguments | {"SEGMENT": STAGED_SEGMENT}
@@ -161,6 +174,10 @@ def staged_arguments(inputs: Inputs, plan: Plan, out, lse, partial_out, partial_
 
 def staged_kernel_of(tile: Tile):
     """The Gluon kernel of a tile. Imported late: Gluon is not there under the interpreter."""
+    if tile.few:
+        from kernels.sparse_mla.few_heads import few_heads_kernel
+
+        return few_heads_kernel
     if tile.producer_warps:
         from kernels.sparse_mla.specialised import specialised_kernel
 
@@ -169,10 +186,6 @@ def staged_kernel_of(tile: Tile):
         from kernels.sparse_mla.wide import wide_kernel
 
         return wide_kernel
-    if tile.few:
-        from kernels.sparse_mla.few_heads import few_heads_kernel
-
-        return few_heads_kernel
     from kernels.sparse_mla.staged import staged_kernel
 
     return staged_kernel
@@ -185,9 +198,27 @@ def can_overlap(tensor: torch.Tensor) -> bool:
     return torch.cuda.get_device_capability(tensor.device)[0] >= 9
 
 
+def compile_options(tile: Tile) -> dict[int, dict]:
+    """What else a tile's kernel is compiled with, by architecture."""
+    return ALONE_OPTIONS if tile.few and not tile.pair else {}
+
+
 def _start(kernel, grid, arguments, plan: Plan, overlap: bool = False) -> None:
-    options = {"launch_pdl": True} if overlap else {}
-    kernel[grid](**arguments, num_warps=plan.tile.launched_warps, num_stages=plan.tile.num_stages, **options)
+    given = {"num_warps": plan.tile.launched_warps, "num_stages": plan.tile.num_stages}
+    if overlap:
+        given["launch_pdl"] = True
+    if by_architecture := compile_options(plan.tile):
+        major, minor = torch.cuda.get_device_capability(arguments["q_ptr"].device)
+        given |= by_architecture.get(10 * major + minor, {})
+    if not plan.tile.pair:
+        kernel[grid](**arguments, **given)
+        return
+    # Triton launches clusters only of kernels that it distributes over their blocks itself. Here the kernel does that,
+    # so it is compiled as for single blocks, and the launcher is told that they come in pairs
+    compiled = kernel.warmup(**arguments, grid=grid, **given)
+    warps, _, *rest = compiled.packed_metadata
+    compiled.packed_metadata = (warps, 2, *rest)
+    compiled[grid](*(arguments[name] for name in kernel.arg_names))
 
 
 def run(
@@ -219,5 +250,5 @@ def run(
         _start(split_k_kernel, grid, arguments, plan, overlap)
     if plan.scratch_splits:
         arguments = combine_arguments(inputs, partial_out, partial_lse, out, lse, plan.num_splits, overlap)
-        options = {"launch_pdl": True} if overlap else {}
-        combine_kernel[(batch, heads)](**arguments, num_warps=COMBINE_WARPS, num_stages=1, **options)
+        given = {"launch_pdl": True} if overlap else {}
+        combine_kernel[(batch, heads)](**arguments, num_warps=COMBINE_WARPS, num_stages=1, **given)

@@ -59,7 +59,7 @@ class Plan:
     def blocks(self, batch: int, heads: int) -> int:
         """Programs in the grid of the attention kernel."""
         groups = heads if self.impl in ("serial", "simt") else -(-heads // self.tile.block_h)
-        return batch * groups * self.num_splits
+        return batch * groups * self.num_splits * (2 if self.tile.pair else 1)
 
 
 def campaign_num_splits(batch: int, head_groups: int = 2, sm_count: int = CAMPAIGN_SM_COUNT) -> int:
@@ -101,6 +101,7 @@ def plan(
     tile_class: str = "native",
     num_splits: int | None = None,
     can_stage: bool = True,
+    can_copy: bool = True,
     ragged: bool = False,
 ) -> Plan:
     """Choose how to run a shape.
@@ -112,6 +113,7 @@ def plan(
         tile_class: "native", or "sm120" to keep to tiles that are legal on sm_120 whatever the device.
         num_splits: overrides the policy (rungs `split_k` and `staged`).
         can_stage: whether "auto" may choose `staged`, which needs a GPU and aligned memory.
+        can_copy: whether a tile may copy whole rows, which have to start at multiples of 16 bytes.
         ragged: whether a row may have fewer candidates than the widths say, because lengths are passed. A loop over
             wide tiles takes its time for a whole tile then, so that long shares get another one.
 
@@ -132,6 +134,8 @@ def plan(
     if impl == "staged" or (impl == "auto" and can_stage and policy == "default"):
 
         def suits(row: Choice) -> bool:
+            if row.tile.few and not can_copy:
+                return False
             share = wide_share(topk, extra_topk, num_splits or row.num_splits)
             return not (row.tile.wide and ragged) or share <= WIDE_SHARE
 
@@ -160,6 +164,7 @@ def batch_invariant_plan(
     impl: str = "auto",
     tile_class: str = "native",
     can_stage: bool = True,
+    can_copy: bool = True,
     ragged: bool = False,
 ) -> Plan:
     """A plan that does not look at the batch, so that a row's bits do not depend on its neighbours.
@@ -169,7 +174,7 @@ def batch_invariant_plan(
     """
     return plan(
         8, heads, topk, extra_topk,
-        device=device, impl=impl, tile_class=tile_class, can_stage=can_stage, ragged=ragged,
+        device=device, impl=impl, tile_class=tile_class, can_stage=can_stage, can_copy=can_copy, ragged=ragged,
     )  # fmt: skip
 
 

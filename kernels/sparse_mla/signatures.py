@@ -69,4 +69,7 @@ def signature(
         raise ValueError(
             f"impl: got {impl!r}, accepted are 'serial', 'simt', 'mma', 'split_k', 'staged' and 'combine'"
         )
-    return specialise(impl, kernel, arguments, num_warps=tile.launched_warps, num_stages=tile.num_stages)
+    return specialise(
+        impl, kernel, arguments,
+        num_warps=tile.launched_warps, num_stages=tile.num_stages, compile_options=launch.compile_options(tile),
+    )  # fmt: skip

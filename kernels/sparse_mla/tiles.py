@@ -12,9 +12,10 @@ from pathlib import Path
 # is about to write, or at the blocks' ends. The kernels take them as numbers, neither 1 nor multiples of 16: for
 # those Triton would compile them again.
 RELEASES = {"start": 2, "result": 3, "exit": 4}
-# Heads of a tile with candidates as rows, and the candidates of a warp there
+# Heads of a tile with candidates as rows
 FEW_HEADS_MOST = 8
-WARP_ROWS = 16
+# The two of them: a block alone, and two teams in each of two blocks. As many tiles in room as `num_stages`
+FEW_HEADS_TILES = ((FEW_HEADS_MOST, 64, 4, 2, False, 4, False), (FEW_HEADS_MOST, 64, 8, 4, False, 4, True))
 # Candidates that wide tiles are counted in, and the units of the largest share that is no loop over tiles
 WIDE_UNIT = 16
 WIDE_SHARE = 10
@@ -27,7 +28,7 @@ class Tile:
 
     `num_stages` is the depth of the loop's pipeline (rung `staged`: tile buffers in shared memory). The rest is for
     rung `staged` alone: `wgmma` asks for sm_90's warp-group products; `producer_warps` further warps fetch and
-    dequantise while `num_warps` multiply.
+    dequantise, or only ask for rows, while `num_warps` multiply; a `pair` of blocks shares what else a block has.
     """
 
     block_h: int
@@ -36,6 +37,7 @@ class Tile:
     num_stages: int = 1
     wgmma: bool = False
     producer_warps: int = 0
+    pair: bool = False
 
     @property
     def launched_warps(self) -> int:
@@ -59,17 +61,11 @@ class Tile:
                 raise ValueError(f"{name}: got {value}, accepted are powers of two")
         if self.num_stages < 1:
             raise ValueError(f"num_stages: got {self.num_stages}, accepted are integers from 1")
-        if self.producer_warps and self.num_stages > 2:
+        if (self.few or self.pair) and astuple(self) not in FEW_HEADS_TILES:
+            raise ValueError(f"tile: got {self}, accepted of 8 heads are {FEW_HEADS_TILES}, and no other pairs")
+        if self.producer_warps and self.num_stages > 2 and not self.few:
             # A third buffer would find the numbers of its named barriers taken
             raise ValueError(f"num_stages: got {self.num_stages}, accepted with producers are 1 and 2")
-        if self.few and (
-            self.num_warps not in (4, 8)
-            or astuple(self) != (FEW_HEADS_MOST, WARP_ROWS * self.num_warps, self.num_warps, 1, False, 0)
-        ):
-            raise ValueError(
-                f"tile: got {self}, a tile of 8 heads is 64 candidates on 4 warps or 128 on 8, one stage, neither "
-                f"wgmma nor producers"
-            )
         if self.wide and (self.block_h, self.num_warps, self.num_stages) != (64, 8, 1):
             raise ValueError(
                 f"tile: got {self}, a wide tile is 64 heads by 128 candidates on 8 warps, one stage"

@@ -75,10 +75,11 @@ def attention_calls(device):
         for width, caches in itertools.product((150, 290), (1, 2)):
             name = f"sparse_mla staged-wide offset 0 caches {caches} heads 64 splits 1 width {width}"
             yield name, partial(run, "staged-wide", 1, (0, caches, 64, width))
-    # A share of few heads that is longer than a table of candidates
-    for impl, caches in itertools.product(("staged-few", "staged-few-128"), (1, 2)):
-        name = f"sparse_mla {impl} offset 0 caches {caches} heads 8 splits 1 width 290"
-        yield name, partial(run, impl, 1, (0, caches, 8, 290))
+    # Shares of few heads that come back to room where there was a tile before
+    for impl, caches in itertools.product(("staged-few", "staged-few-pair"), (1, 2)):
+        if impl in cases.runnable_tiles():
+            name = f"sparse_mla {impl} offset 0 caches {caches} heads 8 splits 1 width 1000"
+            yield name, partial(run, impl, 1, (0, caches, 8, 1000))
 
 
 def indexer_calls(device):

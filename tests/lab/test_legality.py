@@ -9,7 +9,8 @@ from kernels.lab.compile import CLASSES, Compiled, Counts
 from kernels.lab.compile.classes import class_of
 from kernels.lab.compile.plans import OPERATORS, every_configuration
 from kernels.lab.occupancy import registers_per_block
-from kernels.sparse_mla.launch import CONSUMER_REGISTERS
+from kernels.sparse_mla.launch import CONSUMER_REGISTERS, TEAM_REGISTERS
+from kernels.sparse_mla.tiles import Tile
 
 
 def _compiled(**changes):
@@ -75,9 +76,14 @@ def test_a_block_with_producers_has_its_registers_at_the_launch(target):
         [most] = {int(count) for count in re.findall(r"\.maxnreg (\d+)", one.ptx)}
         assert one.registers == min(most, 255)
         moved = {int(c) for c in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", one.ptx)}
-        assert CONSUMER_REGISTERS in moved
-        producers = min(moved - {CONSUMER_REGISTERS})  # while the consumers have theirs
-        held = 32 * (CONSUMER_REGISTERS * one.main_warps + producers * one.producer_warps)
+        few = Tile(**one.tile).few
+        consumers = TEAM_REGISTERS[one.tile["pair"]] if few else CONSUMER_REGISTERS
+        if target == "sm_120" and few:
+            assert not moved, "sm_120 gives every thread of such a block enough"
+            continue
+        assert consumers in moved
+        producers = min(moved - {consumers})  # while the consumers have theirs
+        held = 32 * (consumers * one.main_warps + producers * one.producer_warps)
         assert held <= registers_per_block(one.registers, one.max_threads)
         assert lab.legal(one, target) == []
 

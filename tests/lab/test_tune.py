@@ -6,10 +6,10 @@ import pytest
 
 from kernels.lab import tune
 from kernels.lab.experiments.point import Point
-from kernels.sparse_mla.tiles import WIDE_SHARE, WIDE_UNIT, Tile, choices
+from kernels.sparse_mla.tiles import FEW_HEADS_TILES, WIDE_SHARE, WIDE_UNIT, Tile, choices
 
-WIDE = (64, 128, 8, 1, True, 0)
-FEW = (8, 64, 4, 1, False, 0)
+WIDE = (64, 128, 8, 1, True, 0, False)
+FEW, PAIR = FEW_HEADS_TILES
 
 
 def test_wide_tiles_are_split_in_units():
@@ -48,9 +48,21 @@ def test_tiles_are_timed_where_they_fit():
     assert tune._for_heads(Tile(16, 32, 4), 8) and not tune._for_heads(Tile(64, 64, 8, 1, True), 32)
 
 
-def test_one_tile_of_few_heads_is_compiled_first():
-    tasks = tune._tasks([FEW], (8,), (512, 640))
-    assert {(FEW, 8, 8, 0, 512), (FEW, 8, 10, tune.WINDOW, 512)} <= set(tasks)
+def test_a_pair_has_two_blocks_for_each_split():
+    for batch, candidates in ((16, 512), (32, 2048), (64, 2048)):
+        alone, pair = (tune.split_counts(batch, 8, candidates, tile, 132) for tile in (FEW, PAIR))
+        assert max(pair) < max(alone) and set(pair) <= set(range(1, 64))
+    assert tune.split_counts(64, 8, 512, PAIR, 132) == [1, 2]
+
+
+def test_some_tiles_do_not_suit_every_call():
+    suit = {tile: tune.suits_all(Tile(*tile)) for tile in (FEW, PAIR, WIDE, (16, 32, 4))}
+    assert suit == {FEW: False, PAIR: False, WIDE: False, (16, 32, 4): True}
+    shapes = {}
+    for row in choices():
+        shapes.setdefault(astuple(row)[:4], []).append(row.tile)
+    for tiles in shapes.values():
+        assert tune.suits_all(tiles[-1]), "the last row of a shape is for every call"
 
 
 @pytest.mark.parametrize(("lead", "kept"), [(0.99, True), (0.98, False)])

@@ -7,7 +7,7 @@ import torch
 
 from kernels.sparse_mla import IMPLS, layout, sparse_mla_decode, workspace_bytes
 from kernels.sparse_mla import plan as planning
-from kernels.sparse_mla.tiles import Tile
+from kernels.sparse_mla.tiles import FEW_HEADS_TILES, Tile
 
 INT_MAX = 2**31 - 1
 INT_MIN = -(2**31)
@@ -20,14 +20,15 @@ GUARD = 4096
 KEY_BYTES = 2**28
 INTERPRETABLE = ("serial", "simt", "mma", "split_k")
 # Rung `staged` runs other kernels for tiles with producers, for wide tiles and for few heads. The planner takes them
-# for some shapes only, so that tests ask for them by a plan. Those that multiply by wgmma are for Hopper.
+# for some shapes only, so that tests ask for them by a plan. Those that multiply by wgmma
+# are for Hopper, and a pair of blocks needs more shared memory than other GPUs have.
 OTHER_KERNELS = {
     "staged-producers": Tile(64, 16, 8, 2, False, 4),
     "staged-producers-16": Tile(16, 32, 4, 2, False, 4),
     "staged-producers-wgmma": Tile(64, 64, 8, 2, True, 4),
     "staged-wide": Tile(64, 128, 8, 1, True),
-    "staged-few": Tile(8, 64, 4),
-    "staged-few-128": Tile(8, 128, 8),
+    "staged-few": Tile(*FEW_HEADS_TILES[0]),
+    "staged-few-pair": Tile(*FEW_HEADS_TILES[1]),
 }
 PATTERNS = ("dense", "tail", "leading", "alternating", "none", "last")
 
@@ -50,7 +51,12 @@ def interpretable_impls() -> tuple[str, ...]:
 def runnable_tiles() -> tuple[str, ...]:
     """The names of `OTHER_KERNELS` that this machine's GPU can run; all of them without a GPU."""
     hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == 9
-    return tuple(name for name, tile in OTHER_KERNELS.items() if hopper or not tile.wgmma)
+    return tuple(name for name, tile in OTHER_KERNELS.items() if hopper or not (tile.wgmma or tile.pair))
+
+
+def copies_rows(name: str) -> bool:
+    """Whether a name of `OTHER_KERNELS` is that of a tile that needs rows at multiples of 16 bytes."""
+    return name in OTHER_KERNELS and OTHER_KERNELS[name].few
 
 
 def tile_plan(name: str, num_splits: int | None = None) -> planning.Plan:
@@ -219,6 +225,11 @@ class Case:
     sink: torch.Tensor | None = None
     scale: float = layout.HEAD_DIM**-0.5
     options: dict = field(default_factory=dict)
+
+    def starts_at_multiples_of(self, count: int) -> bool:
+        """Whether the first byte of every page does, in memory."""
+        caches = [side.cache.tensor for side in (self.main, self.extra) if side is not None]
+        return not any(cache.data_ptr() % count or cache.stride(0) % count for cache in caches)
 
     @property
     def arguments(self) -> dict:

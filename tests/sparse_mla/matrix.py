@@ -116,6 +116,8 @@ def run(point: dict, rows, *, device="cpu", live=48, seed=0) -> list[str]:
     try:
         out, lse, found = cases.decode_guarded(case, impl, scratch_fill=fill, **options)
     except ArgumentError as error:
+        if cases.copies_rows(impl) and not case.starts_at_multiples_of(16):
+            return [] if "multiples of 16 bytes" in str(error) else [f"refused without its reason: {error}"]
         # A compiled-only rung may refuse a cache that is not aligned to 4 bytes, and nothing else
         if impl in (*cases.INTERPRETABLE, "auto") or not unaligned(point):
             raise
@@ -223,12 +225,9 @@ def tile_points():
 
 
 def _share(point) -> int:
-    """The share that a kernel is compiled for: a wide tile's units, 1 for one tile of few heads, 0 for a loop."""
+    """The share that a kernel is compiled for: a wide tile's units, 0 for a loop."""
     name, splits = point["route"]
     tile = cases.OTHER_KERNELS.get(name)
-    if tile is not None and tile.few:
-        tiles = -(-point["width"] // tile.block_t) - (-point["extra"] // tile.block_t)
-        return int(tiles <= (splits or 2))
     if tile is None or not tile.wide:
         return 0
     units = -(-point["width"] // WIDE_UNIT) - (-point["extra"] // WIDE_UNIT)

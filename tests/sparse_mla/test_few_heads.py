@@ -1,47 +1,75 @@
 """Tiles of rung `staged` for few heads: legal on both targets, right on a GPU for shares and scales of all kinds."""
 
+import itertools
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from kernels.lab import compile as lab
 from kernels.sparse_mla import layout, sparse_mla_decode
-from kernels.sparse_mla.launch import STAGED_SEGMENT
 from kernels.sparse_mla.plan import Plan
 from kernels.sparse_mla.tiles import RELEASES, Tile
 from tests.sparse_mla import cases
 
-NAMES = ("staged-few", "staged-few-128")
+NAMES = ("staged-few", "staged-few-pair")
 TILES = tuple(cases.OTHER_KERNELS[name] for name in NAMES)
 LIMIT = {"sm_120": 101_376, "sm_90": 232_448}  # bytes that a block may have
 
 
-def test_shares_of_every_kind_are_legal():
-    """One tile and a loop. The larger tile's loop has too long tables for sm_120, which gets the smaller tile."""
-    # The smaller tile alone is in tests/lab/test_legality.py, as one tile
-    asked = [
-        lab.make_request("kernels.sparse_mla.signatures", "staged", tile, target, heads=8, num_splits=splits)
-        for target, tile, splits in (
-            ("sm_120", TILES[0], 1), ("sm_120", TILES[1], 4), ("sm_120", TILES[1], 1), ("sm_90", TILES[1], 1),
-        )
+def _requests():
+    """Each tile on each target, alone in its row and as one of four, with one cache and with all there is."""
+    full = {"extra_topk": 128, "has_length": True}
+    return [
+        lab.make_request("kernels.sparse_mla.signatures", "staged", tile, target, heads=8, num_splits=splits, **more)
+        for tile, target, splits, more in itertools.product(TILES, LIMIT, (1, 4), ({}, full))
     ]  # fmt: skip
-    for request, one in zip(asked, lab.compile_many(asked), strict=True):
+
+
+def test_tiles_are_legal_where_the_planner_takes_them():
+    """A pair needs more shared memory than sm_120 has. No form spills registers, and none needs `wgmma`."""
+    for request, one in zip(asked := _requests(), lab.compile_many(asked), strict=True):
         assert one.error is None and one.spill_store_bytes == 0, request
-        loop_of_128 = one.tile["block_t"] == 128 and one.main_loop is not None
-        assert (one.shared_bytes <= LIMIT[one.target]) == (one.target == "sm_90" or not loop_of_128)
+        assert (one.shared_bytes <= LIMIT[one.target]) == (one.target == "sm_90" or not one.tile["pair"])
         assert one.counts.opcodes["HMMA"] > 0 and "HGMMA" not in one.counts.opcodes
+        assert one.counts.opcodes["UBLKCP"] > 0, "rows are copied whole"
+        assert ("STAS" in one.counts.opcodes) == one.tile["pair"], "a pair gives parts of results away"
+
+
+def test_two_blocks_alone_fit_on_a_multiprocessor_of_sm_90():
+    alone = [request for request in _requests() if request.target == "sm_90" and not request.tile["pair"]]
+    for one in lab.compile_many(alone):
+        assert 2 * (one.shared_bytes + 1024) <= 233_472 and 2 * one.registers * one.max_threads <= 65_536
+
+
+def test_nothing_else_begins_in_the_reserved_buffer():
+    """PTX counts addresses from the begin of shared memory on: that is right as long as Triton puts nothing there."""
+    code = "from tests.sparse_mla import reserved; reserved.main()"
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    for tile, (reserved, begins) in zip(TILES, json.loads(run.stdout.splitlines()[-1]), strict=True):
+        assert len(begins) > 4 and min(begins) >= reserved > 64 * 608, (tile, begins, reserved)
 
 
 def test_what_makes_a_tile_one_for_few_heads():
-    assert all(tile.few and not tile.wide and tile.launched_warps == tile.num_warps for tile in TILES)
-    assert not any(Tile(*sizes).few for sizes in ((16, 64, 4), (16, 32, 4), (64, 128, 8)))
+    assert all(tile.few and not tile.wide and tile.launched_warps == 4 for tile in TILES)
+    assert not any(Tile(*sizes).few for sizes in ((16, 32, 4), (16, 64, 8), (64, 128, 8, 1, True)))
+    alone, pair = (Plan("staged", tile, 3) for tile in TILES)
+    assert pair.blocks(5, 8) == 2 * alone.blocks(5, 8) == 30
 
 
 @pytest.mark.parametrize(
     "sizes",
-    [(8, 32, 2), (8, 128, 4), (8, 256, 16), (8, 64, 4, 2), (8, 64, 4, 1, True), (8, 64, 4, 1, False, 4)],
+    [(8, 64, 4), (8, 64, 4, 2), (8, 64, 4, 2, True, 4), (8, 64, 8, 4, False, 4), (16, 32, 4, 1, False, 0, True)],
 )
 def test_another_tile_of_8_heads_is_refused(sizes):
-    with pytest.raises(ValueError, match="a tile of 8 heads is 64 candidates on 4 warps or 128 on 8"):
+    with pytest.raises(ValueError, match="accepted of 8 heads are"):
         Tile(*sizes)
 
 
@@ -55,11 +83,10 @@ def _run(name, num_splits, arguments, number=0):
 @pytest.mark.parametrize("heads", [1, 3, 8, 20])
 @pytest.mark.parametrize(("caches", "num_splits"), [(1, 1), (2, 1), (2, 5)])
 def test_shares_of_every_kind_are_right(name, heads, caches, num_splits):
-    """A part of a tile, a tile, a tile and one candidate, a segment of tables, and one candidate more."""
+    """A part of a tile, a tile, a tile and one candidate, all the room there is, one candidate more, and many."""
     tile = cases.OTHER_KERNELS[name].block_t
-    for number, topk in enumerate(
-        (1, tile - 1, tile, tile + 1, STAGED_SEGMENT, STAGED_SEGMENT + 1, 3 * STAGED_SEGMENT)
-    ):
+    room = tile * cases.OTHER_KERNELS[name].num_stages
+    for number, topk in enumerate((1, tile - 1, tile, tile + 1, room, room + 1, 3 * room, 2048)):
         got = _run(
             name, num_splits, cases.case_of_shares("cuda", caches, topk, heads, tile).arguments, number
         )

@@ -14,8 +14,8 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--tile",
         type=int,
-        nargs=6,
-        metavar=("HEADS", "TOKENS", "WARPS", "BUFFERS", "WGMMA", "PRODUCERS"),
+        nargs=7,
+        metavar=("HEADS", "TOKENS", "WARPS", "BUFFERS", "WGMMA", "PRODUCERS", "PAIR"),
         help="time this tile only, beside what the table has",
     )
     parser.add_argument(
@@ -38,8 +38,8 @@ def run(arguments) -> int:
         if (value := getattr(arguments, name))
     }
     if arguments.tile:
-        *sizes, wgmma, producers = arguments.tile
-        wanted["tiles"] = [(*sizes, bool(wgmma), producers)]
+        *sizes, wgmma, producers, pair = arguments.tile
+        wanted["tiles"] = [(*sizes, bool(wgmma), producers, bool(pair))]
     rows, timings = tune.tune(**wanted)
     tune.write(rows, arguments.output or tune.TABLE)
     if arguments.timings:

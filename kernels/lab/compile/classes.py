@@ -32,7 +32,7 @@ _OPCODES = {
     "async_copy": "LDGSTS",
     "bulk_copy": "UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH UBLKCP UBLKPF UBLKRED",
     "shared_load": "LDS LDSM",
-    "shared_store": "STS STSM",
+    "shared_store": "STS STSM STAS",
     "local_load": "LDL",
     "local_store": "STL",
     "constant": "LDC LDCU ULDC",

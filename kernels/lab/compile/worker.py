@@ -107,9 +107,8 @@ def compile_spec(spec, arch: int):
     from triton.backends.compiler import GPUTarget
 
     source = source_of(spec)
-    options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | getattr(
-        spec, "compile_options", {}
-    )
+    options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages}
+    options |= spec.compile_options.get(arch, {})
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
@@ -119,7 +118,7 @@ def compile_spec(spec, arch: int):
 def _spec_key(spec, request: dict) -> str:
     """Names the machine code: the same for requests that a launcher would serve with the same kernel."""
     source = source_of(spec).hash()
-    options = sorted(getattr(spec, "compile_options", {}).items())
+    options = sorted(spec.compile_options.get(request["arch"], {}).items())
     identity = [source, spec.num_warps, spec.num_stages, options, request["target"], request["tools"]]
     return hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()
 

@@ -1,0 +1,192 @@
+"""Rows of the cache copied to shared memory whole, past the queue of loads, and read from there as operands, in Gluon.
+
+The copy engine takes runs of bytes. A row is 576 of them in one place, so each of the threads that ask has a
+candidate, and asks for its row, its scales and nothing else. The bytes lie in shared memory as they did in the cache,
+rows `PITCH` apart. Both products read them in the order that the tensor core wants (see `_operands`).
+
+A buffer's barrier counts two arrivals a candidate: one owes the row's bytes, the other comes with the scales. Where
+there is no candidate, the thread writes zeros, since a weight of 0 times a NaN of an older row would be NaN.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from kernels.sparse_mla._addresses import bits, load_2_words, load_4_words
+from kernels.sparse_mla._candidates import locate
+from kernels.sparse_mla._dequantize import HALVES
+
+ROW_BYTES = gl.constexpr(576)
+# 96 more than a multiple of the 128 bytes of all banks: runs of 32 bytes of four rows lie in different ones
+PITCH = gl.constexpr(608)
+ARRIVALS = gl.constexpr(2)
+
+
+@gluon.constexpr_function
+def ask_text(row_bytes):
+    """PTX for one candidate. $1: whether there is one. $2 and $3: where its row goes and comes from; $4: the barrier;
+    $5 and $6: where its scales go and come from; $7: where its bias goes. $8: lanes of a warp that ask.
+    """
+    zeros = "\n".join(
+        f"st.shared.v4.b32 [$2+{16 * i}], {{zero, zero, zero, zero}};" for i in range(row_bytes // 16)
+    )
+    return f"""
+{{
+.reg .pred asks, present, absent;
+.reg .u32 lane;
+.reg .b32 zero, bias;
+mov.u32 lane, %laneid;
+setp.lt.u32 asks, lane, $8;
+setp.ne.and.s32 present, $1, 0, asks;
+setp.eq.and.s32 absent, $1, 0, asks;
+mov.b32 zero, 0;
+selp.b32 bias, zero, 0xff800000, present;
+@asks st.shared.b32 [$7], bias;
+@present cp.async.ca.shared.global [$5], [$6], 8;
+@!absent bra asked;
+st.shared.v2.b32 [$5], {{zero, zero}};
+{zeros}
+mbarrier.arrive.shared::cta.b64 _, [$4];
+asked:
+@present mbarrier.arrive.expect_tx.shared::cta.b64 _, [$4], {row_bytes};
+@asks cp.async.mbarrier.arrive.noinc.shared.b64 [$4];
+@present cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$2], [$3], {row_bytes}, [$4];
+}}
+// dummy $0
+"""
+
+
+@gluon.constexpr_function
+def asking_layout(rows: int, warps: int):
+    """Candidates of a tile, [rows]: each warp has as many, a lane one or none of its own."""
+    log_rows, log_warps = rows.bit_length() - 1, warps.bit_length() - 1
+    own = log_rows - log_warps
+    return gl.DistributedLinearLayout(
+        [], bits(0, own, 0, 1) + [[0]] * (5 - own), bits(own, log_warps, 0, 1), [], [rows]
+    )
+
+
+@gluon.jit
+def row_offset(j):
+    """Where the row of candidate j of a tile lies. Rows are in order but for the two lowest bits, which are swapped:
+    so two neighbours' runs of 64 bytes are in different banks, too.
+    """
+    return ((j & -4) | ((j & 1) << 1) | ((j & 2) >> 1)) * PITCH
+
+
+@gluon.jit
+def ask_tile(
+    slot, tile, rows, scale_bytes, biases, barrier,
+    kv_ptr, extra_kv_ptr, tiles, stride_page, stride_extra_page,
+    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, HAS_EXTRA: gl.constexpr,
+    BLOCK_T: gl.constexpr, T1: gl.constexpr,
+):  # fmt: skip
+    """Ask for a tile's rows and scales, from its candidates' slots in `T1`, an `asking_layout`.
+
+    Args:
+        rows, scale_bytes, biases, barrier: addresses of the buffer for rows, 8 bytes of scales a candidate, float32 0
+            or -inf a candidate, and of the barrier that tells when all are there.
+    """
+    token, scale = locate(
+        slot, kv_ptr, stride_page, extra_kv_ptr, stride_extra_page, tile, tiles,
+        PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T, BLOCK_T, T1,
+    )  # fmt: skip
+    TEXT: gl.constexpr = ask_text(ROW_BYTES)
+    j = gl.arange(0, BLOCK_T, layout=T1)
+    same = gl.zeros([BLOCK_T], gl.int32, layout=T1)
+    gl.inline_asm_elementwise(
+        TEXT, "=r,r,r,l,r,r,l,r,r,~{memory}",
+        [
+            (slot >= 0).to(gl.int32), rows + row_offset(j), (kv_ptr + token).to(gl.int64), same + barrier,
+            scale_bytes + j * 8, (kv_ptr + scale).to(gl.int64), biases + j * 4, same + BLOCK_T // gl.num_warps(),
+        ], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.constexpr_function
+def quarters_layout(rows: int, warps: int):
+    """[rows, 4]: a warp has 16 rows, four lanes a row."""
+    log_warps = warps.bit_length() - 1
+    return gl.DistributedLinearLayout(
+        [[8, 0]], bits(0, 2, 1, 2) + bits(0, 3, 0, 2), bits(4, log_warps, 0, 2), [], [rows, 4]
+    )
+
+
+@gluon.jit
+def read_words(address, BLOCK_T: gl.constexpr):
+    """A group's words, int32 [BLOCK_T, 16]: a lane has 4 neighbours of every 16."""
+    w0, w1, w2, w3 = load_4_words(address)
+    return gl.reshape(gl.join(gl.join(w0, w2), gl.join(w1, w3)), [BLOCK_T, 16])
+
+
+@gluon.jit
+def read_candidates(rows, BLOCK_T: gl.constexpr):
+    """A tile with candidates as rows: words int32 [BLOCK_T, 16] of seven groups, rotary words int32 [BLOCK_T, 32]."""
+    L4: gl.constexpr = quarters_layout(BLOCK_T, gl.num_warps())
+    j = gl.arange(0, BLOCK_T, layout=gl.SliceLayout(1, L4))
+    quarter = gl.arange(0, 4, layout=gl.SliceLayout(0, L4))
+    address = rows + row_offset(j)[:, None] + quarter[None, :] * 16
+    words = ()
+    for g in gl.static_range(7):
+        words += (read_words(address + 64 * g, BLOCK_T),)
+    halves = gl.join(read_words(address + 448, BLOCK_T), read_words(address + 512, BLOCK_T))
+    words += (gl.reshape(gl.permute(halves, (0, 2, 1)), [BLOCK_T, 32]),)
+    return words
+
+
+@gluon.constexpr_function
+def pairs_layout(rows: int, warps: int):
+    """[8, rows, 8]: a warp has whole groups, a lane a pair of words of every fourth row."""
+    log_warps, log_rows = warps.bit_length() - 1, rows.bit_length() - 1
+    registers = [[0, 8, 0], [0, 4, 0]] + bits(4, log_rows - 4, 1, 3) + bits(log_warps, 3 - log_warps, 0, 3)
+    lanes = bits(0, 2, 1, 3) + bits(0, 3, 2, 3)
+    return gl.DistributedLinearLayout(registers, lanes, bits(0, log_warps, 0, 3), [], [8, rows, 8])
+
+
+@gluon.jit
+def read_columns(rows, BLOCK_T: gl.constexpr):
+    """A tile by groups: words int32 [8, BLOCK_T, 16]. The eighth group is the rotary columns' and is not used so."""
+    P3: gl.constexpr = pairs_layout(BLOCK_T, gl.num_warps())
+    j = gl.arange(0, BLOCK_T, layout=gl.SliceLayout(0, gl.SliceLayout(2, P3)))
+    group = gl.arange(0, 8, layout=gl.SliceLayout(1, gl.SliceLayout(2, P3)))
+    pair = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, P3)))
+    place = row_offset(j)[None, :] + group[:, None] * 64
+    address = rows + gl.expand_dims(place, 2) + gl.expand_dims(gl.expand_dims(pair, 0), 1) * 8
+    low, high = load_2_words(address)
+    return gl.reshape(gl.join(low, high), [8, BLOCK_T, 16])
+
+
+@gluon.constexpr_function
+def matrices_layout(rows: int):
+    """[rows // 16, 4, 32]: for four warps, a warp 16 columns, a lane an address of four matrices of 8 by 8."""
+    log_units = (rows // 16).bit_length() - 1
+    return gl.DistributedLinearLayout(
+        bits(0, log_units, 0, 3), bits(0, 5, 2, 3), bits(0, 2, 1, 3), [], [rows // 16, 4, 32]
+    )
+
+
+@gluon.jit
+def read_rotary(rows, OPERAND: gl.constexpr, BLOCK_T: gl.constexpr):
+    """A tile's rotary columns as rows, bfloat16 [64, BLOCK_T], for four warps; candidates r and r + 8 of every 16 are
+    neighbours.
+    """
+    M3: gl.constexpr = matrices_layout(BLOCK_T)
+    unit = gl.arange(0, BLOCK_T // 16, layout=gl.SliceLayout(1, gl.SliceLayout(2, M3)))
+    column = gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(2, M3))) * 16
+    lane = gl.arange(0, 32, layout=gl.SliceLayout(0, gl.SliceLayout(1, M3)))
+    # Eight lanes a matrix, of which a lane names a row: candidates of 8 neighbours, first or last 8 columns
+    j = ((lane >> 4) & 1) * 4 + ((lane & 7) >> 1) + 8 * (lane & 1)
+    place = row_offset(j) + (448 + ((lane >> 3) & 1) * 16)
+    first = (unit * (16 * PITCH))[:, None] + column[None, :] * 2
+    address = rows + gl.expand_dims(first, 2) + gl.expand_dims(gl.expand_dims(place, 0), 1)
+    r0, r1, r2, r3 = gl.inline_asm_elementwise(
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,r", [address],
+        dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=False, pack=1,
+    )  # fmt: skip
+    x = gl.join(gl.join(r0, r2), gl.join(r1, r3))
+    one, other = gl.inline_asm_elementwise(
+        HALVES, "=h,=h,r", [x], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=1
+    )
+    # unit, 16 columns, column of 8, pair of candidates, candidates' half, columns' half, candidate of the pair
+    x = gl.reshape(gl.join(one, other), [BLOCK_T // 16, 4, 8, 4, 2, 2, 2])
+    x = gl.reshape(gl.permute(x, (1, 5, 2, 0, 4, 3, 6)), [64, BLOCK_T])
+    return gl.convert_layout(x, OPERAND, assert_trivial=True)
