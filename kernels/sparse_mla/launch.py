@@ -203,22 +203,34 @@ def compile_options(tile: Tile) -> dict[int, dict]:
     return ALONE_OPTIONS if tile.few and not tile.pair else {}
 
 
-def _start(kernel, grid, arguments, plan: Plan, overlap: bool = False) -> None:
-    given = {"num_warps": plan.tile.launched_warps, "num_stages": plan.tile.num_stages}
-    if overlap:
-        given["launch_pdl"] = True
-    if by_architecture := compile_options(plan.tile):
-        major, minor = torch.cuda.get_device_capability(arguments["q_ptr"].device)
-        given |= by_architecture.get(10 * major + minor, {})
-    if not plan.tile.pair:
-        kernel[grid](**arguments, **given)
-        return
-    # Triton launches clusters only of kernels that it distributes over their blocks itself. Here the kernel does that,
-    # so it is compiled as for single blocks, and the launcher is told that they come in pairs
-    compiled = kernel.warmup(**arguments, grid=grid, **given)
+def architecture(tensor: torch.Tensor) -> int:
+    """90 for a tensor on sm_90."""
+    major, minor = torch.cuda.get_device_capability(tensor.device)
+    return 10 * major + minor
+
+
+def in_pairs(kernel, grid, arguments: dict, options: dict) -> None:
+    """Launch a kernel's blocks as clusters of two along the first axis.
+
+    Triton launches clusters only of kernels that it distributes over their blocks itself. Here the kernel does that,
+    so it is compiled as for single blocks, and the launcher is told that they come in pairs.
+    """
+    compiled = kernel.warmup(**arguments, grid=grid, **options)
     warps, _, *rest = compiled.packed_metadata
     compiled.packed_metadata = (warps, 2, *rest)
     compiled[grid](*(arguments[name] for name in kernel.arg_names))
+
+
+def _start(kernel, grid, arguments, plan: Plan, overlap: bool = False) -> None:
+    options = {"num_warps": plan.tile.launched_warps, "num_stages": plan.tile.num_stages}
+    if overlap:
+        options["launch_pdl"] = True
+    if others := compile_options(plan.tile):
+        options |= others.get(architecture(arguments["q_ptr"]), {})
+    if plan.tile.pair:
+        in_pairs(kernel, grid, arguments, options)
+    else:
+        kernel[grid](**arguments, **options)
 
 
 def run(

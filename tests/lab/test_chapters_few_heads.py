@@ -7,7 +7,7 @@ import pytest
 
 from kernels.lab.chapters import few_heads
 from kernels.lab.figures.diagrams import operand_lanes
-from kernels.sparse_mla import _operands
+from kernels.sparse_mla import _copied_rows
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +17,8 @@ def nothing_stays():
 
 
 def test_a_lane_holds_16_bytes_of_two_candidates_and_8_bytes_of_every_fourth():
-    fetched = few_heads.lanes_of(_operands.fetched_layout(64, 16, 4))
-    taken = few_heads.lanes_of(_operands.grouped_layout(64, 4), group=0)
+    fetched = few_heads.lanes_of(_copied_rows.quarters_layout(64, 4), 4)
+    taken = few_heads.lanes_of(_copied_rows.pairs_layout(64, 4), 2, group=0)
     assert fetched.shape == (16, 16) and taken.shape == (64, 16)
     for lanes, each in ((fetched, 8), (taken, 32)):
         assert (np.bincount(lanes.ravel(), minlength=32) == each).all()
@@ -44,6 +44,7 @@ def test_bytes_as_operands_cost_less_a_candidate():
         for name in ("issued", "integer", "products", "shared", "barriers"):
             assert after[name] < before[name], name
         assert after["conversions"] > before["conversions"]
+        assert before["asking"] == 0 < after["asking"] < after["issued"] / 2
 
 
 def test_waits_are_part_of_the_samples():

@@ -1,4 +1,4 @@
-"""A kernel for 8 heads, whose operands are the cache's bytes: who holds them, what a candidate costs, what waits."""
+"""The kernel for 8 heads, whose operands are the cache's bytes: who holds them, what a candidate costs, what waits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pandas as pd
 
 from kernels.lab.compile import compile_many, make_request
 from kernels.lab.evidence import Evidence
-from kernels.sparse_mla.tiles import Tile
+from kernels.sparse_mla.tiles import FEW_HEADS_TILES, Tile
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "few_heads_samples.csv"
 # Name, tile; 512 candidates in 4 splits are a loop for both
-CASES = (("heads as rows", Tile(16, 32, 4)), ("candidates as rows", Tile(8, 64, 4)))
+CASES = (("heads as rows", Tile(16, 32, 4)), ("candidates as rows", Tile(*FEW_HEADS_TILES[0])))
 # Columns of `compare` by class of instruction
 CLASSES = {
     "integer": ("integer",),
@@ -32,8 +32,11 @@ WAITS = {
 }
 
 
-def lanes_of(layout, group: int | None = None) -> np.ndarray:
-    """The lane that holds each of the first warp's words, [rows, words]; of one group, if the layout has groups."""
+def lanes_of(layout, each: int, group: int | None = None) -> np.ndarray:
+    """The lane that holds each of the first warp's words, [rows, words]; of one group, if the layout has groups.
+
+    each: words at one place of the layout.
+    """
     bases = [layout.reg_bases, layout.lane_bases]
     found = {}
     for register in range(1 << len(bases[0])):
@@ -46,13 +49,14 @@ def lanes_of(layout, group: int | None = None) -> np.ndarray:
             found[tuple(place)] = lane
     mine = {place[-2:]: lane for place, lane in found.items() if group is None or place[0] == group}
     rows, words = (1 + max(place[dim] for place in mine) for dim in (0, 1))
-    return np.array([[mine[row, word] for word in range(words)] for row in range(rows)])
+    return np.repeat([[mine[row, word] for word in range(words)] for row in range(rows)], each, axis=1)
 
 
 def compare(targets=("sm_120", "sm_90")) -> pd.DataFrame:
-    """What a warp issues for a candidate in the loop of either kernel, 8 heads and 512 candidates in 4 splits.
+    """What the multiplying warps of either kernel issue for a candidate, 8 heads and 512 candidates in 4 splits.
 
-    Columns: target, kernel, issued (instructions a candidate), of these those of `CLASSES`.
+    Columns: target, kernel, issued (instructions a candidate, in the loop over tiles), of these those of `CLASSES`;
+    asking: what the warps that only ask issue beside them.
 
     Raises:
         RuntimeError: a kernel does not compile, or has no loop.
@@ -67,8 +71,26 @@ def compare(targets=("sm_120", "sm_90")) -> pd.DataFrame:
             raise RuntimeError(f"{tile} for {target}: {one.error or 'no main loop'}")
         counts, each = one.main_loop.counts, tile.num_warps / tile.block_t
         row = {"target": target, "kernel": name, "issued": each * sum(counts.opcodes.values())}
+        row["asking"] = asking(one, tile)
         rows.append(row | {name: each * sum(counts[c] for c in group) for name, group in CLASSES.items()})
     return pd.DataFrame(rows)
+
+
+def asking(one, tile: Tile) -> float:
+    """Instructions a candidate of the warps that only ask for rows; 0 where none do.
+
+    A warp's lanes ask one after the other: the inner loop around the copy runs once a candidate. What writes zeros
+    for absent candidates is left out.
+    """
+    copying = sorted(
+        (loop for loop in one.loops if "UBLKCP" in loop.counts.opcodes), key=lambda loop: loop.counts.total
+    )
+    if not copying:
+        return 0.0
+    inner, outer = copying[0].counts, copying[1].counts
+    zeros = outer.opcodes.get("STS", 0)
+    around = outer.total - inner.total - zeros
+    return inner.total + around * tile.producer_warps / tile.block_t
 
 
 @lru_cache
@@ -91,5 +113,5 @@ def evidence() -> Evidence:
         "recorded",
         device=rows["device"].iloc[0],
         date_utc=rows["date"].iloc[0],
-        note="ncu's samples of the kernel as first tried, one launch, L2 empty",
+        note="ncu's samples of the kernel as first tried, with loads, one launch, L2 empty",
     )

@@ -38,6 +38,10 @@ LABELS = {
     "as_shipped": "as shipped",
     "bytes_as_operands": "bytes as operands",
     "wide_for_32": "a wide tile for 32 heads",
+    "copied_rows": "rows copied whole",
+    "one_team": "one large team",
+    "two_tiles_first": "two tiles first",
+    "queries_kept": "queries in registers",
 }
 
 

@@ -45,7 +45,7 @@ def words(tile: Tile) -> str:
     parts = [f"{tile.block_h}×{tile.block_t}"]
     parts += [f"{tile.num_stages} buffers"] * (tile.num_stages > 1)
     parts += [f"{tile.num_warps} warps"] + ["wgmma"] * tile.wgmma
-    parts += ["wide"] * tile.wide + ["candidates as rows"] * tile.few
+    parts += ["wide"] * tile.wide + ["candidates as rows"] * tile.few + ["a pair of blocks"] * tile.pair
     return ", ".join(parts + [f"{tile.producer_warps} producers"] * (tile.producer_warps > 0))
 
 
@@ -53,7 +53,7 @@ def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:
     """One panel a class: heads down, batches across; a cell has its tile's colour and prints the splits."""
     tiles = sorted(
         set(found["tile"]),
-        key=lambda t: (t.wgmma, t.block_h, t.block_t, t.num_warps, t.num_stages, t.producer_warps),
+        key=lambda t: (t.wgmma, t.block_h, t.block_t, t.num_warps, t.num_stages, t.producer_warps, t.pair),
     )
     look = {
         tile: (face, hatch)
