@@ -107,7 +107,9 @@ def load_weights(weight_smem, BLOCK_T: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def add_tile(handed, rows, acc, acc_rotary, m, total, BLOCK_T: gl.constexpr, A3: gl.constexpr, R2: gl.constexpr):
+def add_tile(
+    handed, rows, acc, acc_rotary, m, total, BLOCK_T: gl.constexpr, A3: gl.constexpr, R2: gl.constexpr
+):  # fmt: skip
     """Add a tile's candidates to the accumulators [8 groups, 64, 8 heads] and [64 rotary, 8 heads].
 
     Returns:

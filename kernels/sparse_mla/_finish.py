@@ -40,7 +40,7 @@ def address_in(address, block):
     """An address of this block's shared memory as that of the same place in a block of the cluster."""
     return gl.inline_asm_elementwise(
         "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", [address, block], dtype=gl.int32, is_pure=True, pack=1
-    )
+    )  # fmt: skip
 
 
 @gluon.constexpr_function

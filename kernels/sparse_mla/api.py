@@ -169,7 +169,11 @@ def sparse_mla_decode(
     if chosen.impl == "staged" and (reason := why_not_staged(inputs)):
         reject("impl" if plan is None else "plan", "'staged'", f"another rung here: {reason}")
     if chosen.impl == "staged" and chosen.tile.few and not launch.copies_rows(inputs):
-        reject("plan", "a tile of 8 heads", "another tile here: a cache's rows do not start at multiples of 16 bytes")
+        reject(
+            "plan",
+            "a tile of 8 heads",
+            "another tile here: a cache's rows do not start at multiples of 16 bytes",
+        )
     needed = planning.workspace_bytes(batch, heads, chosen.scratch_splits, scratch_dtype)
     if workspace is not None:
         check_workspace(workspace, needed, q.device)

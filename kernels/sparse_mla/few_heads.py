@@ -155,7 +155,7 @@ def multiply(
     release_successor(release, OVERLAP)
     out_row_ptr, stride_head, lse_row_ptr = destination(
         out_ptr, lse_ptr, row, split, num_splits, heads, stride_out_row, stride_out_head, stride_lse_row, FINAL
-    )
+    )  # fmt: skip
     if PAIR:
         share_and_finish(
             acc, acc_rotary, m, total, base + AT[6], base + AT[5], block, TEAM,
@@ -242,7 +242,7 @@ def few_heads_kernel(
     q_row_ptr = q_ptr + row * stride_q_row + head.to(gl.int64)[:, None] * stride_q_head
     async_copy.async_copy_global_to_shared(
         q_smem._reinterpret(gl.bfloat16, [8, 512], SWIZZLED), q_row_ptr + column, mask=(head < live_heads)[:, None]
-    )
+    )  # fmt: skip
     async_copy.commit_group()
     # The barriers are set up. The first tile's rows are on their way before the teams are called upon
     gl.inline_asm_elementwise(MEET, "=r,~{memory}", [], dtype=gl.int32, is_pure=False, pack=1)

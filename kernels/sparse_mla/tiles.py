@@ -62,7 +62,9 @@ class Tile:
         if self.num_stages < 1:
             raise ValueError(f"num_stages: got {self.num_stages}, accepted are integers from 1")
         if (self.few or self.pair) and astuple(self) not in FEW_HEADS_TILES:
-            raise ValueError(f"tile: got {self}, accepted of 8 heads are {FEW_HEADS_TILES}, and no other pairs")
+            raise ValueError(
+                f"tile: got {self}, accepted of 8 heads are {FEW_HEADS_TILES}, and no other pairs"
+            )
         if self.producer_warps and self.num_stages > 2 and not self.few:
             # A third buffer would find the numbers of its named barriers taken
             raise ValueError(f"num_stages: got {self.num_stages}, accepted with producers are 1 and 2")

@@ -22,7 +22,9 @@ def test_steps_follow_one_another():
         assert set(rows[(rows["who"] == team) & (rows["tile"] > 0)]["tile"]) == tiles
     for tile in (1, 2, 3, 4):
         team = f"team {2 - tile % 2}"
-        assert pair_timeline.when("asking", "asking", tile) < pair_timeline.when(team, "scores", tile, "begin")
+        assert pair_timeline.when("asking", "asking", tile) < pair_timeline.when(
+            team, "scores", tile, "begin"
+        )
 
 
 def test_a_step_that_is_not_there():

@@ -18,10 +18,14 @@ def main() -> None:
         if not tile.few:
             continue
         spec = signatures.signature("staged", tile, heads=8, num_splits=1, extra_topk=128, has_length=True)
-        options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | spec.compile_options.get(90, {})
+        options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | spec.compile_options.get(
+            90, {}
+        )
         kernel = triton.compile(worker.source_of(spec), target=GPUTarget("cuda", 90, 32), options=options)
         # Without a number behind it, a buffer begins at 0
-        begins = {int(at or 0) for at in re.findall(r"@global_smem(?! = )(?:, i32 (\d+))?", kernel.asm["llir"])}
+        begins = {
+            int(at or 0) for at in re.findall(r"@global_smem(?! = )(?:, i32 (\d+))?", kernel.asm["llir"])
+        }
         places = few_heads.places(tile.block_t, tile.num_stages, 2 if tile.pair else 1)
         found.append((places[-1], sorted(begins)))
     print(json.dumps(found))

@@ -66,7 +66,13 @@ def test_what_makes_a_tile_one_for_few_heads():
 
 @pytest.mark.parametrize(
     "sizes",
-    [(8, 64, 4), (8, 64, 4, 2), (8, 64, 4, 2, True, 4), (8, 64, 8, 4, False, 4), (16, 32, 4, 1, False, 0, True)],
+    [
+        (8, 64, 4),
+        (8, 64, 4, 2),
+        (8, 64, 4, 2, True, 4),
+        (8, 64, 8, 4, False, 4),
+        (16, 32, 4, 1, False, 0, True),
+    ],
 )
 def test_another_tile_of_8_heads_is_refused(sizes):
     with pytest.raises(ValueError, match="accepted of 8 heads are"):

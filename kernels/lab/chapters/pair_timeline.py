@@ -46,7 +46,9 @@ def steps() -> pd.DataFrame:
 def evidence() -> Evidence:
     """The device and the day of the timeline."""
     first = steps().iloc[0]
-    return Evidence("recorded", device=first["device"], date_utc=first["date"], note="one launch of many in a chain")
+    return Evidence(
+        "recorded", device=first["device"], date_utc=first["date"], note="one launch of many in a chain"
+    )
 
 
 def when(who: str, step: str, tile: int = 0, moment: str = "end") -> float:
@@ -81,7 +83,10 @@ def figure() -> Figure:
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("µs since the kernel before was done; median of all blocks")
     fig.legend(
-        handles=[Patch(color=tint, label=kind, alpha=0.35 if kind == "waiting" else 1) for kind, tint in COLOURS.items()],
+        handles=[
+            Patch(color=tint, label=kind, alpha=0.35 if kind == "waiting" else 1)
+            for kind, tint in COLOURS.items()
+        ],
         loc="outside upper left", ncols=6, fontsize=9, handlelength=0.9, handleheight=0.9, columnspacing=1.2,
         handletextpad=0.5,
     )  # fmt: skip

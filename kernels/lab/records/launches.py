@@ -211,7 +211,9 @@ class Launcher:
         self.seen.clear()
         self.module.can_overlap = lambda tensor: not call.in_turn and self.capability >= (9, 0)
         self.module.architecture = lambda tensor: 10 * self.capability[0] + self.capability[1]
-        self.module.in_pairs = lambda kernel, grid, arguments, options: kernel[grid](**arguments, **options, pairs=2)
+        self.module.in_pairs = lambda kernel, grid, arguments, options: kernel[grid](
+            **arguments, **options, pairs=2
+        )
         inputs = _inputs(self.module, call)
         plan = self.plan(call, inputs)
         out, lse = torch.empty_like(inputs.q), _meta(call.batch, call.heads, dtype=torch.float32)
