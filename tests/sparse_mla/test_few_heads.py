@@ -21,12 +21,14 @@ LIMIT = {"sm_120": 101_376, "sm_90": 232_448}  # bytes that a block may have
 
 
 def _requests():
-    """Each tile on each target, alone in its row and as one of four, with one cache and with all there is."""
-    full = {"extra_topk": 128, "has_length": True}
+    """Each tile on each target: alone in its row with all there is, and as one of four with one cache."""
+    forms = ((1, {"extra_topk": 128, "has_length": True}), (4, {}))
     return [
-        lab.make_request("kernels.sparse_mla.signatures", "staged", tile, target, heads=8, num_splits=splits, **more)
-        for tile, target, splits, more in itertools.product(TILES, LIMIT, (1, 4), ({}, full))
-    ]  # fmt: skip
+        lab.make_request(
+            "kernels.sparse_mla.signatures", "staged", tile, target, heads=8, num_splits=splits, **more
+        )
+        for tile, target, (splits, more) in itertools.product(TILES, LIMIT, forms)
+    ]
 
 
 def test_tiles_are_legal_where_the_planner_takes_them():
