@@ -117,8 +117,8 @@ def point(
         tile.setdefault("wgmma", False)
         if Tile(**tile).wide or Tile(**tile).few:
             raise ValueError(
-                f"tile: got {tile}, the model describes no wide tiles and none for few heads: a short share of "
-                f"theirs is no loop"
+                f"tile: got {tile}, the model describes no wide tiles, whose short shares are no loop, and none "
+                f"for few heads, whose rows come by copies"
             )
     else:
         tile.pop("wgmma", None)

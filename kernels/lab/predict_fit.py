@@ -79,8 +79,8 @@ def points_of(measurements) -> list[tuple[Point, float]]:
         measurements: DataFrame or list of mappings with the columns of measurements.csv. A row counts with
             status ok, a rung of ours and, where the column exists, the timer `chain`: other timers add launch
             costs of the host. `auto` on a GPU is the rung `staged`. Rows whose candidates are not all live are
-            left out, and those of wide tiles and tiles for few heads, whose short shares are no loop. A
-            configuration that several experiments timed counts with its median.
+            left out, and those of wide tiles, whose short shares are no loop, and of tiles for few heads, whose rows
+            come by copies. A configuration that several experiments timed counts with its median.
     """
     rows = measurements.to_dict("records") if hasattr(measurements, "to_dict") else list(measurements)
     found: dict[str, tuple[Point, list[float]]] = {}

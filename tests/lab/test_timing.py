@@ -1,6 +1,7 @@
 """The clock's arithmetic, and that no time is kept without a right result or without a GPU."""
 
 import builtins
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,6 +77,25 @@ def test_device_state_without_nvml_says_why(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     state = nvml.device_state()
     assert state["reason"] == "nvidia-ml-py is not installed" and state["power_w"] is None
+
+
+@pytest.mark.parametrize(
+    ("count", "us", "captured"), [(4, 10.0, [4, 32]), (14, 10.0, [14, 42]), (40, 1.0, [40]), (4, 2e3, [4])]
+)
+def test_a_chain_of_few_calls_is_repeated_unless_they_are_slow(monkeypatch, count, us, captured):
+    """A replay takes its own 4 us: of four calls, that would be a microsecond each."""
+    seen, calls = [], [object() for _ in range(count)]
+
+    def capture(given):
+        seen.append(list(given))
+        return SimpleNamespace(replay=lambda: 4.0 + us * len(given))
+
+    monkeypatch.setattr(timing, "capture", capture)
+    monkeypatch.setattr(timing, "_timed", lambda replay: replay())
+    found = timing.chain(calls).median_us
+    assert [len(one) for one in seen] == captured
+    assert all(one == calls * (len(one) // count) for one in seen), "in the same order"
+    assert found == pytest.approx(us + 4.0 / captured[-1])
 
 
 @pytest.mark.gpu

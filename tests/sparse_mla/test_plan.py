@@ -142,6 +142,29 @@ def test_a_loop_over_wide_tiles_is_for_rows_of_full_width():
     assert looped
 
 
+def test_rows_that_cannot_be_copied_get_another_tile():
+    """The copy engine needs rows at multiples of 16 bytes; loads do not."""
+    taken = 0
+    for batch, heads, topk, device in itertools.product(
+        (1, 8, 64, 128), (1, 8, 20), (512, 640, 2048), (RTX_PRO_6000, H200)
+    ):
+        best, other = (
+            planning.plan(batch, heads, topk, device=device, can_copy=can) for can in (True, False)
+        )
+        taken += best.tile.few
+        assert not other.tile.few and (best.tile.few or best == other)
+        assert other.num_splits <= planning.MAX_SPLITS and other.impl == best.impl
+    assert taken == 48
+
+
+def test_scratch_has_room_for_rows_that_cannot_be_copied(monkeypatch):
+    monkeypatch.setattr(planning, "device_of", lambda tensor: H200)
+    for batch, topk in itertools.product((1, 8, 64), (512, 640, 2048)):
+        plans = [planning.plan(batch, 8, topk, device=H200, can_copy=can) for can in (True, False)]
+        needed = [planning.workspace_bytes(batch, 8, plan.scratch_splits) for plan in plans]
+        assert max(needed) <= workspace_bytes(batch, 8, topk)
+
+
 def test_scratch_has_room_for_rows_with_and_without_lengths(monkeypatch):
     monkeypatch.setattr(planning, "device_of", lambda tensor: H200)
     for batch, topk in itertools.product((4, 8, 16, 64), (512, 640, 2048, 8192)):
