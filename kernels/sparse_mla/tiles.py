@@ -50,6 +50,11 @@ class Tile:
         return self.wgmma and self.block_t == 128 and not self.producer_warps
 
     @property
+    def dequantises_apart(self) -> bool:
+        """Whether warps of their own fetch and dequantise; those of a tile for few heads only ask for rows."""
+        return self.producer_warps > 0 and not self.few
+
+    @property
     def few(self) -> bool:
         """Whether the tile is of `few_heads_kernel`: up to 8 heads, and candidates as the rows of both products."""
         return self.block_h == FEW_HEADS_MOST

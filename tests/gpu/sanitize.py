@@ -11,6 +11,9 @@ PyTorch's caching allocator hides reads past a tensor and of unwritten memory, s
 Results and scratch come from `torch.empty`, so that initcheck sees a read of what nobody wrote. The oracle is
 computed on the CPU, so that only the kernels run under the tool. Without a GPU, `--device cpu` interprets the
 same calls. `--only TEXT` runs the calls whose name holds TEXT.
+
+Calls of a pair of blocks (`staged-few-pair`) are left out unless `--only` names them: under each of the four tools the
+first one did not come to an end, without `--num-cuda-barriers`. With it, nobody has tried yet.
 """
 
 import argparse
@@ -29,6 +32,7 @@ if __name__ == "__main__":
 from kernels import triton_mode  # noqa: E402
 
 SPLITTING = ("split_k", "staged")
+ENDLESS = "staged-few-pair"
 
 
 def attention_calls(device):
@@ -114,7 +118,7 @@ def main(arguments=None) -> int:
 
     count = 0
     for name, call in (*attention_calls(device), *indexer_calls(device)):
-        if options.only not in name:
+        if options.only not in name or (ENDLESS in name and ENDLESS not in options.only):
             continue
         start = time.perf_counter()
         call()

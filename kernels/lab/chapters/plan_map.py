@@ -46,7 +46,8 @@ def words(tile: Tile) -> str:
     parts += [f"{tile.num_stages} buffers"] * (tile.num_stages > 1)
     parts += [f"{tile.num_warps} warps"] + ["wgmma"] * tile.wgmma
     parts += ["wide"] * tile.wide + ["candidates as rows"] * tile.few + ["a pair of blocks"] * tile.pair
-    return ", ".join(parts + [f"{tile.producer_warps} producers"] * (tile.producer_warps > 0))
+    others = "that ask" if tile.few else "producers"
+    return ", ".join(parts + [f"{tile.producer_warps} {others}"] * (tile.producer_warps > 0))
 
 
 def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:

@@ -344,9 +344,10 @@ def register_shares(tile: Tile = SPECIALISED, target: str = "sm_90") -> pd.Serie
 
 
 def tile_words(tile: dict | Tile) -> str:
-    """A tile as "64×32, 8 warps", with its producers and its buffers where there are several."""
+    """A tile as "64×32, 8 warps", with its producers, or warps that ask, and its buffers where there are several."""
     tile = Tile(**tile) if isinstance(tile, dict) else tile
-    producers = f" + {tile.producer_warps} producers" if tile.producer_warps else ""
+    others = "that ask" if tile.few else "producers"
+    producers = f" + {tile.producer_warps} {others}" if tile.producer_warps else ""
     buffers = f", {tile.num_stages} buffers" if tile.num_stages > 1 else ""
     return f"{tile.block_h}×{tile.block_t}, {tile.num_warps} warps{producers}{buffers}"
 
