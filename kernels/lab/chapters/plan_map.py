@@ -43,11 +43,11 @@ def table(candidates: int = 512) -> pd.DataFrame:
 def words(tile: Tile) -> str:
     """A tile in the legend: "64×64, 2 buffers, 8 warps, wgmma, 4 producers", "64×128, 8 warps, wgmma, wide"."""
     parts = [f"{tile.block_h}×{tile.block_t}"]
+    if tile.few:
+        return ", ".join([*parts, f"{tile.num_warps} warps", "candidates as rows"] + ["in pairs"] * tile.pair)
     parts += [f"{tile.num_stages} buffers"] * (tile.num_stages > 1)
-    parts += [f"{tile.num_warps} warps"] + ["wgmma"] * tile.wgmma
-    parts += ["wide"] * tile.wide + ["candidates as rows"] * tile.few + ["a pair of blocks"] * tile.pair
-    others = "that ask" if tile.few else "producers"
-    return ", ".join(parts + [f"{tile.producer_warps} {others}"] * (tile.producer_warps > 0))
+    parts += [f"{tile.num_warps} warps"] + ["wgmma"] * tile.wgmma + ["wide"] * tile.wide
+    return ", ".join(parts + [f"{tile.producer_warps} producers"] * (tile.producer_warps > 0))
 
 
 def figure(found: pd.DataFrame, evidence: Evidence | None = None) -> Figure:
