@@ -1,5 +1,7 @@
 """The hash of what a kernel consists of: unmoved by where things stand, moved by what they are."""
 
+import ast
+
 import pytest
 
 from kernels.lab.records import device_code
@@ -70,3 +72,16 @@ def test_every_kernel_that_is_launched_has_one():
 
     found = device_code.digests()
     assert set(launches.kernel_modules()) <= set(found) and len(set(found.values())) == len(found)
+
+
+def test_formatted_strings_count_as_they_stand(digest):
+    """Braces that stand twice are one to Python 3.12's tokens; the hash has to be that of the earlier versions."""
+    long = 'return f"""\n{{\nadd {x}, {{f"{x:{width}}"}};\n}}\n"""'
+    before = HELPERS.replace('return f"add {x}"  # in words', long)
+    assert digest(helpers=before) != digest()
+    assert digest(helpers=before.replace("{{\nadd", "{{ {{\nadd").replace("}}\n", "}} }}\n")) != digest(
+        helpers=before
+    )
+    lines = before.splitlines(keepends=True)
+    node = ast.parse(before).body[-1]
+    assert "".join(long.removeprefix("return ").split()) in device_code._text(node, lines)

@@ -11,6 +11,7 @@ import ast
 import hashlib
 import io
 import tokenize
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kernels.lab.records import place
@@ -75,11 +76,38 @@ def _text(node: ast.stmt, lines: list[str]) -> str:
     }
     blocks = {tokenize.INDENT: "<", tokenize.DEDENT: ">", tokenize.NEWLINE: ";"}
     words = []
-    for token in tokenize.generate_tokens(io.StringIO("".join(lines[first - 1 : node.end_lineno])).readline):
+    source = "".join(lines[first - 1 : node.end_lineno])
+    for token in _whole_strings(tokenize.generate_tokens(io.StringIO(source).readline), source):
         if token.type in (tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER):
             continue
         if token.type == tokenize.STRING and token.start[0] in told:
             continue
         words.append(blocks.get(token.type, token.string))
-    # Python 3.12 reads a formatted string in parts: without blanks, they are the same text as before
     return "".join("".join(word.split()) for word in words)
+
+
+def _whole_strings(tokens: Iterable[tokenize.TokenInfo], source: str) -> Iterator[tokenize.TokenInfo]:
+    """The tokens with every formatted string as one, as it stands: Python 3.12 reads it in parts, and braces once."""
+    lines = source.splitlines(keepends=True)
+    begin, depth = None, 0
+    for token in tokens:
+        kind = tokenize.tok_name[token.type]
+        if kind == "FSTRING_START":
+            begin, depth = begin or token.start, depth + 1
+        if not depth:
+            yield token
+        elif kind == "FSTRING_END":
+            depth -= 1
+            if not depth:
+                yield token._replace(
+                    type=tokenize.STRING, string=_between(lines, begin, token.end), start=begin
+                )
+                begin = None
+
+
+def _between(lines: list[str], begin: tuple[int, int], end: tuple[int, int]) -> str:
+    """The text from one place to another; places are (line from 1, column)."""
+    (first, left), (last, right) = begin, end
+    if first == last:
+        return lines[first - 1][left:right]
+    return "".join([lines[first - 1][left:], *lines[first : last - 1], lines[last - 1][:right]])
