@@ -23,6 +23,14 @@ def test_it_runs_interpreted(capsys):
     assert "1 calls on cpu" in capsys.readouterr().out
 
 
+def test_calls_that_do_not_end_have_to_be_named():
+    names = [name for name, _ in sanitize.attention_calls("cuda")]
+    for only, pairs in (("", False), ("staged-few", False), ("staged-few-pair", True)):
+        asked = [name for name in names if sanitize.asked_for(name, only)]
+        assert asked and any(sanitize.ENDLESS in name for name in asked) == pairs
+    assert len([name for name in names if not sanitize.asked_for(name, "")]) == 10
+
+
 def test_an_import_leaves_the_allocator_alone(monkeypatch):
     monkeypatch.delenv("PYTORCH_NO_CUDA_MEMORY_CACHING", raising=False)
     importlib.reload(sanitize)

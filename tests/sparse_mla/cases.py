@@ -20,8 +20,8 @@ GUARD = 4096
 KEY_BYTES = 2**28
 INTERPRETABLE = ("serial", "simt", "mma", "split_k")
 # Rung `staged` runs other kernels for tiles with producers, for wide tiles and for few heads. The planner takes them
-# for some shapes only, so that tests ask for them by a plan. Those that multiply by wgmma
-# are for Hopper, and a pair of blocks needs more shared memory than other GPUs have.
+# for some shapes only, so that tests ask for them by a plan. Those that multiply by wgmma are for Hopper, and so is a
+# pair of blocks, which needs more shared memory than sm_120 has.
 OTHER_KERNELS = {
     "staged-producers": Tile(64, 16, 8, 2, False, 4),
     "staged-producers-16": Tile(16, 32, 4, 2, False, 4),

@@ -18,10 +18,8 @@ def main() -> None:
         if not tile.few:
             continue
         spec = signatures.signature("staged", tile, heads=8, num_splits=1, extra_topk=128, has_length=True)
-        options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | spec.compile_options.get(
-            90, {}
-        )
-        kernel = triton.compile(worker.source_of(spec), target=GPUTarget("cuda", 90, 32), options=options)
+        target, options = GPUTarget("cuda", 90, 32), worker.options_of(spec, 90)
+        kernel = triton.compile(worker.source_of(spec), target=target, options=options)
         # Without a number behind it, a buffer begins at 0
         begins = {
             int(at or 0) for at in re.findall(r"@global_smem(?! = )(?:, i32 (\d+))?", kernel.asm["llir"])

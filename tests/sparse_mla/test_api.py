@@ -8,6 +8,7 @@ import torch
 import kernels.sparse_mla.launch as launch
 from kernels.sparse_mla import Plan, Tile, api, pack_cache, sparse_mla_decode, workspace_bytes
 from kernels.sparse_mla import plan as planning
+from kernels.sparse_mla.tiles import FEW_HEADS_TILES
 from tests.sparse_mla import cases
 
 every_impl = pytest.mark.parametrize("impl", cases.interpretable_impls())
@@ -195,3 +196,22 @@ def test_before_hopper_the_staged_rung_is_not_chosen(monkeypatch, capability):
     monkeypatch.setattr(planning, "device_of", lambda tensor: card)
     inputs = SimpleNamespace(q=SimpleNamespace(device=torch.device("cuda", 0)))
     assert api.why_not_staged(inputs) == "it needs compute capability 9.0 or later"
+
+
+@pytest.mark.parametrize(("stride", "copied"), [("padded", True), ("packed", False)])
+def test_rows_between_multiples_of_16_bytes_are_not_copied(monkeypatch, stride, copied):
+    """584 bytes an entry: an odd number of entries a page, packed, leaves every second page between them."""
+    launched = []
+    monkeypatch.setattr(launch, "run", lambda inputs, plan, *rest: launched.append(plan))
+    monkeypatch.setattr(api, "why_not_staged", lambda inputs: None)
+    monkeypatch.setattr(planning, "device_of", lambda tensor: planning.Device(132, (9, 0), 232_448))
+    given = a_case(heads=8, stride=stride).arguments
+    plan = Plan("staged", Tile(*FEW_HEADS_TILES[0]))
+    sparse_mla_decode(**given)
+    if copied:
+        sparse_mla_decode(**given, plan=plan)
+    else:
+        with pytest.raises(ValueError, match="^plan: got a tile of 8 heads.*start at multiples of 16 bytes"):
+            sparse_mla_decode(**given, plan=plan)
+    assert [one.tile.few for one in launched] == ([True, True] if copied else [False])
+    assert all(one.impl == "staged" for one in launched)

@@ -1,4 +1,4 @@
-"""Ideas that were timed in pairs, the kernel without and with them in one process: data/paired_attempts.csv."""
+"""Ideas that were timed in pairs, the kernel without and with them in one run: data/paired_attempts.csv."""
 
 from functools import lru_cache
 from pathlib import Path

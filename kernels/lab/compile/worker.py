@@ -101,14 +101,18 @@ def source_of(spec):
     return kind(spec.fn, spec.signature, spec.constexprs, spec.attrs)
 
 
+def options_of(spec, arch: int) -> dict:
+    """Triton's options for a `KernelSpec` on an architecture."""
+    return {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | spec.compile_options.get(arch, {})
+
+
 def compile_spec(spec, arch: int):
     """PTX, cubin, shared bytes and ptxas log of a `KernelSpec`; `arch` is 120 for sm_120."""
     import triton
     from triton.backends.compiler import GPUTarget
 
     source = source_of(spec)
-    options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages}
-    options |= spec.compile_options.get(arch, {})
+    options = options_of(spec, arch)
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
