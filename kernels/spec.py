@@ -23,8 +23,7 @@ class KernelSpec:
         constexprs: values of the "constexpr" arguments.
         attrs: argument attributes as `triton.compiler.ASTSource` takes them, such as
             `{(0,): [["tt.divisibility", 16]]}` for a pointer that is 16-byte aligned.
-        num_warps, num_stages: launch options. compile_options: others of Triton's by architecture, such as
-            `{90: {"maxnreg": 128}}`: on sm_90, a thread is launched with 128 registers at most.
+        num_warps, num_stages: launch options.
     """
 
     name: str
@@ -34,7 +33,6 @@ class KernelSpec:
     attrs: dict[tuple[int, ...], list] = field(default_factory=dict)
     num_warps: int = 4
     num_stages: int = 2
-    compile_options: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 def specialise(
@@ -44,7 +42,6 @@ def specialise(
     *,
     num_warps: int,
     num_stages: int,
-    compile_options: dict[int, dict[str, Any]] | None = None,
 ) -> KernelSpec:
     """The specialisation that launching `fn` with `arguments` would compile.
 
@@ -72,4 +69,4 @@ def specialise(
             divisible = value % 16 == 0
         if divisible:
             attrs[(position,)] = [["tt.divisibility", 16]]
-    return KernelSpec(name, fn, signature, constexprs, attrs, num_warps, num_stages, compile_options or {})
+    return KernelSpec(name, fn, signature, constexprs, attrs, num_warps, num_stages)

@@ -20,10 +20,10 @@ INIT = gl.constexpr("""
 mov.u32 thread, %tid.x;
 setp.eq.u32 first, thread, 0;
 @first mbarrier.init.shared::cta.b64 [$1], $2;
-@first fence.mbarrier_init.release.cluster;
 }
 // dummy $0
 """)
+PUBLISH = gl.constexpr("fence.mbarrier_init.release.cluster; // dummy $0")
 OWE = gl.constexpr("""
 {
 .reg .pred first;
@@ -53,6 +53,12 @@ def bits(first: int, count: int, dim: int, rank: int):
     return [[1 << bit if d == dim else 0 for d in range(rank)] for bit in range(first, first + count)]
 
 
+@gluon.constexpr_function
+def log2(x):
+    """The number of a power of two's lowest bits."""
+    return int(x).bit_length() - 1
+
+
 @gluon.jit
 def smem_base():
     """Where the kernel's shared memory begins, and with it the buffer that it reserved first."""
@@ -67,6 +73,12 @@ def init_barrier(address, count):
     gl.inline_asm_elementwise(
         INIT, "=r,r,r,~{memory}", [address, gl.to_tensor(count)], dtype=gl.int32, is_pure=False, pack=1
     )
+
+
+@gluon.jit
+def publish_barriers():
+    """Let the copy engine and the cluster see the barriers that were set up."""
+    gl.inline_asm_elementwise(PUBLISH, "=r,~{memory}", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -98,6 +110,14 @@ def fence_copies():
 
 
 @gluon.jit
+def opaque(x):
+    """x, of which the compiler knows nothing: it would keep each address that follows from it in a register of its own
+    and count all of them up, an iteration each.
+    """
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def load_float(address):
     """float32 at each address."""
     return gl.inline_asm_elementwise(
@@ -123,9 +143,43 @@ def load_2_words(address):
 
 
 @gluon.jit
+def load_byte(address):
+    """int32: the byte at each address."""
+    return gl.inline_asm_elementwise(
+        "ld.shared.u8 $0, [$1];", "=r,r", [address], dtype=gl.int32, is_pure=False, pack=1
+    )  # fmt: skip
+
+
+@gluon.jit
+def load_2_floats(address):
+    """Two tensors of float32: at each address and behind it."""
+    return gl.inline_asm_elementwise(
+        "ld.shared.v2.f32 {$0, $1}, [$2];", "=r,=r,r", [address],
+        dtype=(gl.float32, gl.float32), is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def store_2_floats(address, x, y):
+    """Two tensors of float32, to each address and behind it."""
+    gl.inline_asm_elementwise(
+        "st.shared.v2.f32 [$1], {$2, $3}; // dummy $0", "=r,r,r,r,~{memory}", [address, x, y],
+        dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
 def load_4_words(address):
     """Four tensors of int32 likewise."""
     return gl.inline_asm_elementwise(
         "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,r", [address],
         dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def exp2(x):
+    """2 to the power of float32, without subnormal numbers."""
+    return gl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
     )  # fmt: skip

@@ -11,7 +11,7 @@ there is no candidate, the thread writes zeros, since a weight of 0 times a NaN 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.sparse_mla._addresses import bits, load_2_words, load_4_words
+from kernels.sparse_mla._addresses import bits, load_2_words, load_4_words, load_byte, log2
 from kernels.sparse_mla._candidates import locate
 from kernels.sparse_mla._dequantize import HALVES
 
@@ -53,6 +53,38 @@ asked:
 }}
 // dummy $0
 """
+
+
+PREFETCH = gl.constexpr("""
+{
+.reg .pred there;
+setp.ne.s32 there, $2, 0;
+@there prefetch.global.L2 [$1];
+}
+// dummy $0
+""")
+
+
+@gluon.jit
+def prefetch_indices(
+    indices_ptr, extra_indices_ptr, topk, extra_topk, first, last, tiles,
+    HAS_EXTRA: gl.constexpr, BLOCK_T: gl.constexpr,
+):  # fmt: skip
+    """Bring the indices of a share's first tiles into L2, 32 bytes a thread.
+
+    The kernel before may still be writing them: nothing is read, and L2 is where it writes to.
+    """
+    LT: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    position = first * BLOCK_T + 8 * gl.arange(0, 32 * gl.num_warps(), layout=LT)
+    there = position < gl.minimum(last * BLOCK_T, topk)
+    pointer = indices_ptr + position
+    if HAS_EXTRA:
+        extra = position - tiles * BLOCK_T
+        there |= (position < last * BLOCK_T) & (extra >= 0) & (extra < extra_topk)
+        pointer = gl.where(extra >= 0, extra_indices_ptr + extra, pointer)
+    gl.inline_asm_elementwise(
+        PREFETCH, "=r,l,r", [pointer.to(gl.int64), there.to(gl.int32)], dtype=gl.int32, is_pure=False, pack=1
+    )  # fmt: skip
 
 
 @gluon.constexpr_function
@@ -103,34 +135,71 @@ def ask_tile(
 
 
 @gluon.constexpr_function
-def quarters_layout(rows: int, warps: int):
-    """[rows, 4]: a warp has 16 rows, four lanes a row."""
-    log_warps = warps.bit_length() - 1
+def quarters_layout(rows: int):
+    """[2, rows, 4]: half of the warps all rows, a warp 16 of them, four lanes a row."""
+    log_warps = log2(rows) - 4
     return gl.DistributedLinearLayout(
-        [[8, 0]], bits(0, 2, 1, 2) + bits(0, 3, 0, 2), bits(4, log_warps, 0, 2), [], [rows, 4]
+        [[0, 8, 0]],
+        bits(0, 2, 2, 3) + bits(0, 3, 1, 3),
+        bits(4, log_warps, 1, 3) + [[1, 0, 0]],
+        [],
+        [2, rows, 4],
     )
 
 
 @gluon.jit
 def read_words(address, BLOCK_T: gl.constexpr):
-    """A group's words, int32 [BLOCK_T, 16]: a lane has 4 neighbours of every 16."""
+    """Words, int32 [2, BLOCK_T, 16]: a lane has 4 neighbours of every 16."""
     w0, w1, w2, w3 = load_4_words(address)
-    return gl.reshape(gl.join(gl.join(w0, w2), gl.join(w1, w3)), [BLOCK_T, 16])
+    return gl.reshape(gl.join(gl.join(w0, w2), gl.join(w1, w3)), [2, BLOCK_T, 16])
 
 
 @gluon.jit
 def read_candidates(rows, BLOCK_T: gl.constexpr):
-    """A tile with candidates as rows: words int32 [BLOCK_T, 16] of seven groups, rotary words int32 [BLOCK_T, 32]."""
-    L4: gl.constexpr = quarters_layout(BLOCK_T, gl.num_warps())
-    j = gl.arange(0, BLOCK_T, layout=gl.SliceLayout(1, L4))
-    quarter = gl.arange(0, 4, layout=gl.SliceLayout(0, L4))
-    address = rows + row_offset(j)[:, None] + quarter[None, :] * 16
+    """A tile with candidates as rows, half of the columns to each half of the warps.
+
+    Returns:
+        Words of three groups, int32 [2, BLOCK_T, 16], of half of the seventh, [2, BLOCK_T, 8], and of half of the
+        rotary columns, [2, BLOCK_T, 16].
+    """
+    L3: gl.constexpr = quarters_layout(BLOCK_T)
+    half = gl.arange(0, 2, layout=gl.SliceLayout(1, gl.SliceLayout(2, L3)))[:, None]
+    j = gl.arange(0, BLOCK_T, layout=gl.SliceLayout(0, gl.SliceLayout(2, L3)))
+    quarter = gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(0, L3)))
+    row = rows + row_offset(j)[None, :]
+    quarter = gl.expand_dims(gl.expand_dims(quarter, 0), 0)
+    address = gl.expand_dims(row + half * 192, 2) + quarter * 16
     words = ()
-    for g in gl.static_range(7):
+    for g in gl.static_range(3):
         words += (read_words(address + 64 * g, BLOCK_T),)
-    halves = gl.join(read_words(address + 448, BLOCK_T), read_words(address + 512, BLOCK_T))
-    words += (gl.reshape(gl.permute(halves, (0, 2, 1)), [BLOCK_T, 32]),)
+    w0, w1 = load_2_words(gl.expand_dims(row + (384 + half * 32), 2) + quarter * 8)
+    words += (gl.reshape(gl.join(w0, w1), [2, BLOCK_T, 8]),)
+    words += (read_words(gl.expand_dims(row + (448 + half * 64), 2) + quarter * 16, BLOCK_T),)
     return words
+
+
+@gluon.constexpr_function
+def spread_layout(rows: int, warps: int):
+    """[rows // 8, 4, 8]: every warp all of it, a lane a head and every fourth pair."""
+    log_warps, log_quads = warps.bit_length() - 1, rows.bit_length() - 4
+    return gl.DistributedLinearLayout(
+        bits(0, log_quads, 0, 3),
+        bits(0, 2, 1, 3) + bits(0, 3, 2, 3),
+        [[0, 0, 0]] * log_warps,
+        [],
+        [rows // 8, 4, 8],
+    )
+
+
+@gluon.constexpr_function
+def quads_layout(rows: int, warps: int):
+    """[8, rows // 4, 4]: a warp has whole groups, a lane every fourth candidate."""
+    log_warps, log_quads = log2(warps), log2(rows) - 2
+    # Which of 16: the second eight before the second four
+    order = [[0, 2, 0], [0, 1, 0]] + bits(2, log_quads - 2, 1, 3) + bits(log_warps, 3 - log_warps, 0, 3)
+    return gl.DistributedLinearLayout(
+        order, bits(0, 2, 2, 3) + [[0, 0, 0]] * 3, bits(0, log_warps, 0, 3), [], [8, rows // 4, 4]
+    )
 
 
 @gluon.constexpr_function
@@ -190,3 +259,17 @@ def read_rotary(rows, OPERAND: gl.constexpr, BLOCK_T: gl.constexpr):
     x = gl.reshape(gl.join(one, other), [BLOCK_T // 16, 4, 8, 4, 2, 2, 2])
     x = gl.reshape(gl.permute(x, (1, 5, 2, 0, 4, 3, 6)), [64, BLOCK_T])
     return gl.convert_layout(x, OPERAND, assert_trivial=True)
+
+
+@gluon.jit
+def read_scales(scale_bytes, BLOCK_T: gl.constexpr, LAYOUT: gl.constexpr):
+    """The bytes of each group's scales, int32 [8, BLOCK_T] in `LAYOUT`, candidates in the same order."""
+    L3: gl.constexpr = quads_layout(BLOCK_T, gl.num_warps())
+    group = gl.arange(0, 8, layout=gl.SliceLayout(1, gl.SliceLayout(2, L3)))
+    quad = gl.arange(0, BLOCK_T // 4, layout=gl.SliceLayout(0, gl.SliceLayout(2, L3)))
+    q = gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(0, L3)))
+    place = group[:, None] + (quad * 32)[None, :]
+    place = scale_bytes + gl.expand_dims(place, 2) + gl.expand_dims(gl.expand_dims(q * 8, 0), 0)
+    x = gl.reshape(load_byte(place), [8, BLOCK_T // 16, 2, 2, 4])
+    x = gl.reshape(gl.permute(x, (0, 1, 3, 4, 2)), [8, BLOCK_T])
+    return gl.convert_layout(x, LAYOUT, assert_trivial=True)

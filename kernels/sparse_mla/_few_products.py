@@ -1,150 +1,162 @@
-"""The two products of the kernel for up to 8 heads: scores and weights of a tile, then its share of the output.
+"""The two products of the kernel for up to 8 heads: scores of a tile, then weights and the tile's share of the output.
 
 For the scores a row of the product is a candidate. Bytes go into the tensor core as float16 and unscaled; a group's
-scale multiplies the group's part of the score. The output sums over candidates: there each warp takes groups of 64
-columns of all candidates. The group's scales go into the weights, and since float16 has little range, the weights of
-a group are divided by a power of two near the largest of them first.
+scale multiplies the group's part of the score. A team has eight warps, and four would do for a tile's rows: so the
+warps are two halves, and each half has half of the columns. The output sums over candidates: there each warp takes a
+group's 64 columns of all candidates, and works out all weights for itself from both halves' scores. The group's
+scales go into the weights, and since float16 has little range, the weights of a group are divided by a power of two
+near the largest of them first.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mma_v2
 
-from kernels.sparse_mla._addresses import load_float, load_long
-from kernels.sparse_mla._copied_rows import read_candidates, read_columns, read_rotary
-from kernels.sparse_mla._operands import columns_by_candidate, rotary_of, side_by_side, values_of
+from kernels.sparse_mla._addresses import exp2, load_2_floats, load_float, load_long, log2, store_2_floats
+from kernels.sparse_mla._copied_rows import read_rotary, spread_layout  # fmt: skip
+from kernels.sparse_mla._operands import halves_of, values_of
+from kernels.sparse_mla._queries import power_near
+
+# What a tile's scores take in shared memory: both halves, float32
+# The largest score so far where there was none: a number, so that -inf less it is -inf
+LOWEST = gl.constexpr(-1.0e30)
+SCORE_BYTES = gl.constexpr(2 * 8 * 4)
 
 
 @gluon.jit
-def power_near(x):
-    """The power of two at or below each x >= 0, and its inverse: both normal numbers, so neither is 0 or infinite."""
-    exponent = gl.minimum(gl.maximum(x.to(gl.int32, bitcast=True) & 0x7F800000, 1 << 23), 253 << 23)
-    return exponent.to(gl.float32, bitcast=True), ((254 << 23) - exponent).to(gl.float32, bitcast=True)
-
-
-@gluon.jit
-def store_queries(q, q_smem, unit_smem, scale_log2):
-    """Leave the queries bfloat16 [8, 512] in shared memory: 448 columns as float16, each head divided by a power of
-    two near its largest entry, the rotary columns bit by bit. `unit_smem` gets the factor of a head's scores.
-    """
-    LQ: gl.constexpr = q.type.layout
-    scaled = (gl.arange(0, 512, layout=gl.SliceLayout(0, LQ)) < 448)[None, :]
-    values = gl.where(scaled, q.to(gl.float32), 0.0)
-    power, inverse = power_near(gl.max(gl.abs(values), 1))
-    halves = (values * inverse[:, None]).to(gl.float16)
-    q_smem.store(gl.where(scaled, halves, q.to(gl.float16, bitcast=True)))
-    unit_smem.store(power * scale_log2)
-
-
-@gluon.jit
-def scale_of(scale_bytes, group):
-    """Byte `group` of each int64 as a power of two, float32; byte 0 stands for 0."""
-    return (((scale_bytes >> (8 * group)).to(gl.int32) & 0xFF) << 23).to(gl.float32, bitcast=True)
-
-
-@gluon.jit
-def scores_of(q_smem, unit_smem, words, rotary, scale_bytes, scale_log2, S2: gl.constexpr):
-    """Scores of a tile's candidates in base 2, float32 [candidates, 8]."""
-    ROWS: gl.constexpr = rotary.shape[0]
-    zeros = gl.zeros([ROWS, 8], gl.float32, layout=S2)
-    total = zeros
-    for g in gl.static_range(7):
-        k = values_of(words[g], ROWS, gl.DotOperandLayout(0, S2, 16))
-        q = q_smem.slice(64 * g, 64, dim=1).permute((1, 0)).load(gl.DotOperandLayout(1, S2, 16))
-        total += mma_v2(k, q, zeros) * scale_of(scale_bytes, g)[:, None]
-    k = gl.convert_layout(rotary, gl.DotOperandLayout(0, S2, 8), assert_trivial=True)
-    q = q_smem.slice(448, 64, dim=1).permute((1, 0)).load(gl.DotOperandLayout(1, S2, 8))
-    q = q.to(gl.bfloat16, bitcast=True)
-    return total * unit_smem.load(gl.SliceLayout(0, S2))[None, :] + mma_v2(k, q, zeros) * scale_log2
+def power_of(byte):
+    """A scale's byte, int32, as a power of two, float32; byte 0 stands for 0."""
+    return (byte << 23).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
 def score_tile(
-    handed, q_smem, unit_smem, rows, scale_bytes, biases, scale_log2, BLOCK_T: gl.constexpr, S2: gl.constexpr
+    queries, unit, words, at, scale_bytes, biases, scale_log2, BLOCK_T: gl.constexpr, S3: gl.constexpr
 ):
-    """Leave a tile's weights and scales in shared memory as the second product takes them.
-
-    Candidates r and r + 8 of every 16 are neighbours there. Each warp's weights refer to the warp's own maximum, so
-    that one barrier is enough.
+    """Leave a tile's scores in base 2 in shared memory, of either half of the columns by itself.
 
     Args:
-        handed: buffers for weights, scales, the warps' maxima and the warps' sums of weights.
-        rows, scale_bytes, biases: addresses of the tile's rows, of 8 bytes of scales a candidate, and of float32 0 or
-            -inf a candidate.
+        queries: a warp's half of the queries, as `load_queries` gives it.
+        unit: factor of each head's scores, float32 [2, 8].
+        at: address of the scores: `SCORE_BYTES` a candidate.
+        words: the tile's rows, as `read_candidates` gives them.
+        scale_bytes, biases: addresses of 8 bytes of scales a candidate, and of float32 0 or -inf a candidate.
     """
-    weight_smem, scale_smem, max_smem, sum_smem = handed
-    WARPS: gl.constexpr = gl.num_warps()
-    LS: gl.constexpr = gl.SliceLayout(1, S2)
-    E2: gl.constexpr = gl.BlockedLayout([4, 1], [1, 32], [2, WARPS // 2], [0, 1])
-    words = read_candidates(rows, BLOCK_T)
-    j = gl.arange(0, BLOCK_T, layout=LS)
-    bias = load_float(biases + j * 4)
-    rotary = rotary_of(words[7], BLOCK_T)
-    product = scores_of(q_smem, unit_smem, words, rotary, load_long(scale_bytes + j * 8), scale_log2, S2)
+    LS: gl.constexpr = gl.SliceLayout(2, S3)
+    zeros = gl.zeros([2, BLOCK_T, 8], gl.float32, layout=S3)
+    half = gl.arange(0, 2, layout=gl.SliceLayout(1, LS))[:, None]
+    j = gl.arange(0, BLOCK_T, layout=gl.SliceLayout(0, LS))[None, :]
+    scales = load_long(scale_bytes + j * 8 + half * 0)
+    present = load_float(biases + j * 4 + half * 0) == 0.0
+    last = (scales >> 48).to(gl.int32)
+    scales >>= 24 * half
+    k = values_of(words[3], BLOCK_T, 32, gl.DotOperandLayout(0, S3, 8))
+    total = mma_v2(k, queries[3], zeros) * gl.expand_dims(power_of(last & 0xFF), 2)
+    for g in gl.static_range(3):
+        k = values_of(words[g], BLOCK_T, 64, gl.DotOperandLayout(0, S3, 16))
+        scale = power_of((scales >> (8 * g)).to(gl.int32) & 0xFF)
+        total += mma_v2(k, queries[g], zeros) * gl.expand_dims(scale, 2)
+    k = halves_of(words[4], gl.bfloat16)
+    k = gl.convert_layout(k, gl.DotOperandLayout(0, S3, 8), assert_trivial=True)
+    rotary = mma_v2(k, queries[4], zeros)
+    scores = total * gl.expand_dims(unit, 1) + rotary * scale_log2
     # By selection: a query of NaN, as in a padding row, must not reach a row without candidates
-    by_warp = gl.reshape(gl.where((bias == 0.0)[:, None], product, -float("inf")), [WARPS, 16, 8])
-    largest = gl.max(by_warp, 1)
-    reference = gl.where(largest == -float("inf"), 0.0, largest)
-    by_warp = gl.exp2(by_warp - gl.expand_dims(reference, 1))
-    max_smem.store(largest)
-    sum_smem.store(gl.sum(by_warp, 1))
-    pairs = gl.reshape(side_by_side(gl.reshape(by_warp, [BLOCK_T, 8]), BLOCK_T, 8), [BLOCK_T // 2, 2, 8])
-    weight_smem.store(gl.permute(pairs, (0, 2, 1)))
-    group = gl.arange(0, 8, layout=gl.SliceLayout(1, E2))[:, None]
-    j = gl.arange(0, BLOCK_T, layout=gl.SliceLayout(0, E2))
-    scales = scale_of(load_long(scale_bytes + j * 8)[None, :], group)
-    scales = gl.permute(gl.reshape(scales, [8, BLOCK_T // 16, 2, 8]), (0, 1, 3, 2))
-    scale_smem.store(gl.reshape(scales, [8, BLOCK_T]))
+    scores = gl.where(gl.expand_dims(present, 2), scores, -float("inf"))
+    # Candidates r and r + 8 of every 16 side by side
+    pairs = gl.permute(gl.reshape(scores, [2, BLOCK_T // 16, 2, 8, 8]), (0, 1, 3, 4, 2))
+    low, high = gl.split(gl.reshape(pairs, [2, BLOCK_T // 2, 8, 2]))
+    L3: gl.constexpr = low.type.layout
+    half = gl.arange(0, 2, layout=gl.SliceLayout(1, gl.SliceLayout(2, L3)))
+    pair = gl.arange(0, BLOCK_T // 2, layout=gl.SliceLayout(0, gl.SliceLayout(2, L3)))
+    head = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(0, L3)))
+    place = (half * (BLOCK_T * 32))[:, None] + (pair * 64)[None, :]
+    pair = gl.arange(0, BLOCK_T // 2, layout=gl.SliceLayout(1, gl.SliceLayout(0, L3)))
+    slot = (head[None, :] + (4 * (pair >> 1))[:, None]) & 7
+    store_2_floats(at + gl.expand_dims(place, 2) + gl.expand_dims(slot * 8, 0), low, high)
 
 
 @gluon.jit
-def load_weights(weight_smem, BLOCK_T: gl.constexpr, LAYOUT: gl.constexpr):
-    """Weights float32 [BLOCK_T, 8] from their pairs [BLOCK_T // 2, 8, 2], in `LAYOUT`."""
-    like = gl.reshape(gl.zeros([BLOCK_T, 8], gl.float32, layout=LAYOUT), [BLOCK_T // 2, 2, 8])
-    pairs = weight_smem.load(gl.permute(like, (0, 2, 1)).type.layout)
-    weights = gl.reshape(gl.permute(pairs, (0, 2, 1)), [BLOCK_T, 8])
-    return gl.convert_layout(weights, LAYOUT, assert_trivial=True)
+def load_scores(at, BLOCK_T: gl.constexpr, LAYOUT: gl.constexpr):
+    """Scores float32 [BLOCK_T, 8] in `LAYOUT`, candidates r and r + 8 of every 16 side by side."""
+    L3: gl.constexpr = spread_layout(BLOCK_T, gl.num_warps())
+    quad = gl.arange(0, BLOCK_T // 8, layout=gl.SliceLayout(1, gl.SliceLayout(2, L3)))
+    q = gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(2, L3)))
+    head = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(0, L3)))
+    # Pair 4 * quad + q; twice the quad does not count in the slot
+    qq = gl.arange(0, 4, layout=gl.SliceLayout(1, gl.SliceLayout(0, L3)))
+    slot = (head[None, :] + 4 * (qq >> 1)[:, None]) & 7
+    place = (quad * 256)[:, None] + (q * 64)[None, :]
+    place = at + gl.expand_dims(slot * 8, 0) + gl.expand_dims(place, 2)
+    low, high = load_2_floats(place)
+    more_low, more_high = load_2_floats(place + BLOCK_T * 32)
+    scores = gl.join(low + more_low, high + more_high)
+    scores = gl.reshape(gl.permute(scores, (0, 1, 3, 2)), [BLOCK_T, 8])
+    return gl.convert_layout(scores, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def candidates_last(x, BLOCK_T: gl.constexpr):
+    """[groups, BLOCK_T, 8] as [groups, 4, 8, BLOCK_T // 4]: a lane has a head's candidates of the last dimension."""
+    x = gl.reshape(x, [x.shape[0], BLOCK_T // 16, 2, 4, 2, 8])
+    return gl.reshape(gl.permute(x, (0, 3, 5, 1, 2, 4)), [x.shape[0], 4, 8, BLOCK_T // 4])
+
+
+@gluon.jit
+def largest_of(x, BLOCK_T: gl.constexpr, LAYOUT: gl.constexpr):
+    """The largest of all candidates, [groups, 8] in `LAYOUT`: a lane's own two by two, not one after the other."""
+    x = candidates_last(x, BLOCK_T)
+    for _ in gl.static_range(log2(BLOCK_T) - 2):
+        a, b = gl.split(gl.reshape(x, [x.shape[0], 4, 8, x.shape[3] // 2, 2]))
+        x = gl.maximum(a, b)
+    return gl.convert_layout(gl.max(gl.reshape(x, [x.shape[0], 4, 8]), 1), LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def sums_of(x, BLOCK_T: gl.constexpr):
+    """The sums of each lane's candidates, [groups, 4, 8]."""
+    x = candidates_last(x, BLOCK_T)
+    for _ in gl.static_range(log2(BLOCK_T) - 2):
+        a, b = gl.split(gl.reshape(x, [x.shape[0], 4, 8, x.shape[3] // 2, 2]))
+        x = a + b
+    return gl.reshape(x, [x.shape[0], 4, 8])
 
 
 @gluon.jit
 def add_tile(
-    handed, rows, acc, acc_rotary, m, total, BLOCK_T: gl.constexpr, A3: gl.constexpr, R2: gl.constexpr
+    v, scales, at, rows, acc, acc_rotary, m, unit, total, BLOCK_T: gl.constexpr, A3: gl.constexpr, R2: gl.constexpr
 ):  # fmt: skip
     """Add a tile's candidates to the accumulators [8 groups, 64, 8 heads] and [64 rotary, 8 heads].
 
+    Args:
+        v: the tile's values, float16 [8, 64, BLOCK_T], an operand.
+        scales: bytes of the groups' scales, int32 [8, BLOCK_T].
+        m: the largest score so far in base 2, [1, 8].
+        unit: what a group's accumulators are multiples of, a power of two near the largest weight times scale, [8, 8].
+        total: each lane's sum of weights, [1, 4, 8].
+
     Returns:
-        Both accumulators, the new maximum (base 2) and the new sum of the weights, [8 heads].
+        The new ones of both accumulators, m, unit and total.
     """
-    weight_smem, scale_smem, max_smem, sum_smem = handed
-    WARPS: gl.constexpr = gl.num_warps()
     B3: gl.constexpr = gl.DotOperandLayout(1, A3, 2)
-    P2: gl.constexpr = gl.SliceLayout(0, B3)
-    LM: gl.constexpr = gl.SliceLayout(0, P2)
-    by_warp = gl.reshape(load_weights(weight_smem, BLOCK_T, P2), [WARPS, 16, 8])
-    W3: gl.constexpr = by_warp.type.layout
-    largest = max_smem.load(gl.SliceLayout(1, W3))
-    m_new = gl.maximum(m, gl.convert_layout(gl.max(largest, 0), LM))
-    reference = gl.where(m_new == -float("inf"), 0.0, m_new)
-    rescale = gl.exp2(m - reference)
-    by_head = gl.convert_layout(reference, gl.SliceLayout(0, gl.SliceLayout(1, W3)))
-    share = gl.exp2(largest - by_head[None, :])
-    sums = gl.sum(sum_smem.load(gl.SliceLayout(1, W3)) * share, 0)
-    total = total * rescale + gl.convert_layout(sums, LM)
-    by_warp = by_warp * gl.expand_dims(share, 1)
-    weights = gl.convert_layout(gl.reshape(by_warp, [BLOCK_T, 8]), P2, assert_trivial=True)
-
-    scaled = gl.expand_dims(weights, 0) * gl.expand_dims(scale_smem.load(gl.SliceLayout(2, B3)), 2)
-    # A tile far below the row's maximum has weights that vanish: the power stays a number, and so do they
-    power, inverse = power_near(gl.max(scaled, 1))
+    LM: gl.constexpr = gl.SliceLayout(1, B3)
+    scores = gl.expand_dims(load_scores(at, BLOCK_T, gl.SliceLayout(0, B3)), 0)
+    m_new = gl.maximum(m, largest_of(scores, BLOCK_T, LM))
+    rescale = exp2(m - m_new)
+    weights = exp2(scores - gl.expand_dims(m_new, 1))
+    # Groups' scales go into the weights, and a power of two near the largest of these comes out: float16 has little
+    # range. A tile far below has weights that vanish, and the power stays a number
+    scaled = weights * gl.expand_dims(power_of(scales), 2)
+    old = unit * rescale
+    unit, inverse = power_near(gl.maximum(old, largest_of(scaled, BLOCK_T, LM)))
     p = (scaled * gl.expand_dims(inverse, 1)).to(gl.float16)
-    v = columns_by_candidate(read_columns(rows, BLOCK_T), BLOCK_T)
-    v = gl.convert_layout(v, gl.DotOperandLayout(0, A3, 2), assert_trivial=True)
-    part = mma_v2(v, p, gl.zeros([8, 64, 8], gl.float32, layout=A3))
-    part *= gl.expand_dims(gl.convert_layout(power, gl.SliceLayout(1, A3)), 1)
-    factor = gl.convert_layout(rescale, gl.SliceLayout(0, gl.SliceLayout(0, A3)))
-    acc = acc * gl.expand_dims(gl.expand_dims(factor, 0), 0) + part
+    factor = gl.convert_layout(old * inverse, gl.SliceLayout(1, A3))
+    acc = mma_v2(v, p, acc * gl.expand_dims(factor, 1))
 
+    sums = sums_of(weights, BLOCK_T)
+    by_lane = gl.convert_layout(rescale, gl.SliceLayout(1, sums.type.layout), assert_trivial=True)
+    total = total * gl.expand_dims(by_lane, 1) + sums
     v = read_rotary(rows, gl.DotOperandLayout(0, R2, 2), BLOCK_T)
-    p = gl.convert_layout(weights.to(gl.bfloat16), gl.DotOperandLayout(1, R2, 2), assert_trivial=True)
-    factor = gl.convert_layout(rescale, gl.SliceLayout(0, R2))
-    return acc, mma_v2(v, p, acc_rotary * factor[None, :]), m_new, total
+    p = gl.reshape(weights, [BLOCK_T, 8]).to(gl.bfloat16)
+    p = gl.convert_layout(p, gl.DotOperandLayout(1, R2, 2), assert_trivial=True)
+    factor = gl.convert_layout(gl.reshape(rescale, [8]), gl.SliceLayout(0, R2))
+    return acc, mma_v2(v, p, acc_rotary * factor[None, :]), m_new, unit, total

@@ -47,29 +47,24 @@ mov.b32 {$6, $7}, values;
 
 
 @gluon.jit
-def values_of(words, ROWS: gl.constexpr, OPERAND: gl.constexpr):
-    """Words int32 [ROWS, 16] of four e4m3 values as float16 [ROWS, 64] in an operand's layout."""
+def values_of(words, ROWS: gl.constexpr, WIDTH: gl.constexpr, OPERAND: gl.constexpr):
+    """Words int32 [2, ROWS, WIDTH // 4] of four e4m3 values as float16 [2, ROWS, WIDTH] in an operand's layout."""
     v0, v1, v2, v3 = gl.inline_asm_elementwise(
         VALUES, "=h,=h,=h,=h,r", [words],
         dtype=(gl.float16, gl.float16, gl.float16, gl.float16), is_pure=True, pack=1,
     )  # fmt: skip
-    values = gl.reshape(gl.join(gl.join(v0, v2), gl.join(v1, v3)), [ROWS, 64])
+    values = gl.reshape(gl.join(gl.join(v0, v2), gl.join(v1, v3)), [2, ROWS, WIDTH])
     return gl.convert_layout(values, OPERAND, assert_trivial=True)
 
 
 @gluon.jit
-def rotary_of(words, ROWS: gl.constexpr):
-    """Words int32 [ROWS, 32] of two bfloat16 as bfloat16 [ROWS, 64]."""
+def halves_of(words, DTYPE: gl.constexpr):
+    """Words int32 [a, b, width] as two values each, [a, b, 2 * width]."""
     low, high = gl.inline_asm_elementwise(
-        HALVES, "=h,=h,r", [words], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=1
+        HALVES, "=h,=h,r", [words], dtype=(gl.int16, gl.int16), is_pure=True, pack=1
     )
-    return gl.reshape(gl.join(low, high), [ROWS, 64])
-
-
-@gluon.jit
-def side_by_side(x, ROWS: gl.constexpr, WIDTH: gl.constexpr):
-    """[ROWS, WIDTH] with rows r and r + 8 of every 16 brought together: a lane has both."""
-    return gl.reshape(gl.permute(gl.reshape(x, [ROWS // 16, 2, 8, WIDTH]), (0, 2, 1, 3)), [ROWS, WIDTH])
+    x = gl.reshape(gl.join(low, high), [words.shape[0], words.shape[1], 2 * words.shape[2]])
+    return x.to(DTYPE, bitcast=True)
 
 
 @gluon.jit

@@ -5,22 +5,52 @@ from triton.experimental.gluon import language as gl
 
 
 @gluon.jit
-def statistics(m, total, sink_ptr, head, heads, HAS_SINK: gl.constexpr, FINAL: gl.constexpr):
+def load_sink(sink_ptr, head, heads, HAS_SINK: gl.constexpr):
+    """The heads' sinks in base 2; without sinks, nothing that is read."""
+    sink = 0.0
+    if HAS_SINK:
+        sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
+    return sink
+
+
+@gluon.jit
+def log2_of(x):
+    """Base-2 logarithm of float32 by the special function unit: an error of 2**-22 at most."""
+    return gl.inline_asm_elementwise(
+        "lg2.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )  # fmt: skip
+
+
+@gluon.jit
+def inverse_of(x):
+    """1 / x of float32 by the special function unit: the last bit may be wrong."""
+    return gl.inline_asm_elementwise(
+        "rcp.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )  # fmt: skip
+
+
+@gluon.jit
+def weigh(m, total, sink, HAS_SINK: gl.constexpr, FINAL: gl.constexpr):
     """The LSE that a block writes, and what its accumulators are to be multiplied by.
 
     Without candidates the factor is 0, and the LSE +inf in a result and -inf (base 2) in a partial result.
     """
     none = total == 0.0
     denominator = gl.where(none, 1.0, total)
-    lse = m + gl.log2(denominator)
+    lse = m + log2_of(denominator)
     if FINAL:
         if HAS_SINK:
-            sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
             denominator += gl.exp2(sink - gl.where(m == -float("inf"), 0.0, m))
         lse = gl.where(none, float("inf"), lse * 0.6931471805599453)
     else:
         lse = gl.where(none, -float("inf"), lse)
-    return lse, gl.where(none, 0.0, 1.0 / denominator)
+    return lse, gl.where(none, 0.0, inverse_of(denominator))
+
+
+@gluon.jit
+def statistics(m, total, sink_ptr, head, heads, HAS_SINK: gl.constexpr, FINAL: gl.constexpr):
+    """`weigh`, with the sinks loaded where they are needed."""
+    return weigh(m, total, load_sink(sink_ptr, head, heads, HAS_SINK and FINAL), HAS_SINK, FINAL)
 
 
 @gluon.jit

@@ -18,10 +18,8 @@ STAGED_SEGMENT = 256
 LOG2_E = 1.4426950408889634
 # Registers a thread of the multiplying warps; the fetching ones get the rest of a multiprocessor's 65,536
 CONSUMER_REGISTERS = 192
-# Of teams for few heads, alone or in a pair
-TEAM_REGISTERS = {False: 160, True: 200}
-# Launched with so many registers a thread, two blocks alone fit on a multiprocessor of sm_90
-ALONE_OPTIONS = {90: {"maxnreg": 128}}
+# Of the teams for few heads
+TEAM_REGISTERS = 200
 COMBINE_WARPS = 4
 # Splits whose loads the combine kernel has on their way at once
 COMBINE_CHUNK = 16
@@ -164,8 +162,7 @@ def staged_arguments(inputs: Inputs, plan: Plan, out, lse, partial_out, partial_
         return arguments | {
             "TILES": tile.num_stages,
             "PAIR": tile.pair,
-            "TEAM_WARPS": tile.num_warps // (2 if tile.pair else 1),
-            "TEAM_REGISTERS": TEAM_REGISTERS[tile.pair],
+            "TEAM_REGISTERS": TEAM_REGISTERS,
         }
     if tile.producer_warps:
         return arguments | {"CONSUMER_WARPS": tile.num_warps, "CONSUMER_REGISTERS": CONSUMER_REGISTERS}
@@ -198,17 +195,6 @@ def can_overlap(tensor: torch.Tensor) -> bool:
     return torch.cuda.get_device_capability(tensor.device)[0] >= 9
 
 
-def compile_options(tile: Tile) -> dict[int, dict]:
-    """What else a tile's kernel is compiled with, by architecture."""
-    return ALONE_OPTIONS if tile.few and not tile.pair else {}
-
-
-def architecture(tensor: torch.Tensor) -> int:
-    """90 for a tensor on sm_90."""
-    major, minor = torch.cuda.get_device_capability(tensor.device)
-    return 10 * major + minor
-
-
 def in_pairs(kernel, grid, arguments: dict, options: dict) -> None:
     """Launch a kernel's blocks as clusters of two along the first axis.
 
@@ -225,8 +211,6 @@ def _start(kernel, grid, arguments, plan: Plan, overlap: bool = False) -> None:
     options = {"num_warps": plan.tile.launched_warps, "num_stages": plan.tile.num_stages}
     if overlap:
         options["launch_pdl"] = True
-    if others := compile_options(plan.tile):
-        options |= others.get(architecture(arguments["q_ptr"]), {})
     if plan.tile.pair:
         in_pairs(kernel, grid, arguments, options)
     else:

@@ -71,5 +71,5 @@ def signature(
         )
     return specialise(
         impl, kernel, arguments,
-        num_warps=tile.launched_warps, num_stages=tile.num_stages, compile_options=launch.compile_options(tile),
+        num_warps=tile.launched_warps, num_stages=tile.num_stages,
     )  # fmt: skip

@@ -14,8 +14,9 @@ from pathlib import Path
 RELEASES = {"start": 2, "result": 3, "exit": 4}
 # Heads of a tile with candidates as rows
 FEW_HEADS_MOST = 8
-# The two of them: a block alone, and two teams in each of two blocks. As many tiles in room as `num_stages`
-FEW_HEADS_TILES = ((FEW_HEADS_MOST, 64, 4, 2, False, 4, False), (FEW_HEADS_MOST, 64, 8, 4, False, 4, True))
+# The two of them: a block alone, and two blocks together. Room for as many tiles as `num_stages`, an even number, since
+# two teams take them in turn
+FEW_HEADS_TILES = ((FEW_HEADS_MOST, 32, 8, 4, False, 4, False), (FEW_HEADS_MOST, 32, 8, 8, False, 4, True))
 # Candidates that wide tiles are counted in, and the units of the largest share that is no loop over tiles
 WIDE_UNIT = 16
 WIDE_SHARE = 10

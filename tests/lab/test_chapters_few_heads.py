@@ -17,10 +17,10 @@ def nothing_stays():
 
 
 def test_a_lane_holds_16_bytes_of_two_candidates_and_8_bytes_of_every_fourth():
-    fetched = few_heads.lanes_of(_copied_rows.quarters_layout(64, 4), 4)
-    taken = few_heads.lanes_of(_copied_rows.pairs_layout(64, 4), 2, group=0)
-    assert fetched.shape == (16, 16) and taken.shape == (64, 16)
-    for lanes, each in ((fetched, 8), (taken, 32)):
+    fetched = few_heads.lanes_of(_copied_rows.quarters_layout(32), 4, group=0)
+    taken = few_heads.lanes_of(_copied_rows.pairs_layout(32, 4), 2, group=0)
+    assert fetched.shape == (16, 16) and taken.shape == (32, 16)
+    for lanes, each in ((fetched, 8), (taken, 16)):
         assert (np.bincount(lanes.ravel(), minlength=32) == each).all()
     for lane in range(32):
         rows, words = np.nonzero(fetched == lane)
@@ -28,7 +28,7 @@ def test_a_lane_holds_16_bytes_of_two_candidates_and_8_bytes_of_every_fourth():
             range(4 * (lane % 4), 4 * (lane % 4) + 4)
         )
         rows, words = np.nonzero(taken == lane)
-        assert set(rows) == set(range(lane % 4, 64, 4)) and set(words) == {lane // 4 * 2, lane // 4 * 2 + 1}
+        assert set(rows) == set(range(lane % 4, 32, 4)) and set(words) == {lane // 4 * 2, lane // 4 * 2 + 1}
     fig = operand_lanes(fetched, taken, lane=9)
     dark = [patch for patch in fig.axes[0].patches if patch.get_width() == 4]
     assert len(dark) == 2 * 4 + 4 * 2

@@ -67,4 +67,4 @@ def test_the_wide_tile_in_three_shapes():
     )
     assert plan_map.words(wide.TILE) == "64×128, 8 warps, wgmma, wide"
     assert plan_map.words(Tile(64, 64, 8, 1, True)) == "64×64, 8 warps, wgmma"
-    assert plan_map.words(Tile(*FEW_HEADS_TILES[1])) == "8×64, 8 warps, candidates as rows, in pairs"
+    assert plan_map.words(Tile(*FEW_HEADS_TILES[1])) == "8×32, 8 warps, candidates as rows, in pairs"

@@ -79,7 +79,7 @@ def test_a_block_with_producers_has_its_registers_at_the_launch(target):
         [most] = {int(count) for count in re.findall(r"\.maxnreg (\d+)", one.ptx)}
         assert one.registers == min(most, 255)
         moved = {int(c) for c in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", one.ptx)}
-        consumers = TEAM_REGISTERS[one.tile["pair"]] if few else CONSUMER_REGISTERS
+        consumers = TEAM_REGISTERS if few else CONSUMER_REGISTERS
         assert consumers in moved
         producers = min(moved - {consumers})  # while the consumers have theirs
         held = 32 * (consumers * one.main_warps + producers * one.producer_warps)

@@ -107,8 +107,8 @@ def test_every_kind_of_staged_tile_has_its_kernel(record, changed):
         "64x128x8x1x1x0": "wide_kernel",
         "64x64x8x2x1x4": "specialised_kernel",
         "16x32x4x1x0x0": "staged_kernel",
-        "8x64x4x2x0x4x0": "few_heads_kernel",
-        "8x64x8x4x0x4x1": "few_heads_kernel",
+        "8x32x8x4x0x4x0": "few_heads_kernel",
+        "8x32x8x8x0x4x1": "few_heads_kernel",
     }.items():
         call = launches.Call("staged", splits=2, tile=tile)
         wide.info["launches"] = {str(call): noted.launches(call)}

@@ -18,12 +18,12 @@ def main() -> None:
         if not tile.few:
             continue
         spec = signatures.signature("staged", tile, heads=8, num_splits=1, extra_topk=128, has_length=True)
-        target, options = GPUTarget("cuda", 90, 32), worker.options_of(spec, 90)
+        target, options = GPUTarget("cuda", 90, 32), worker.options_of(spec)
         kernel = triton.compile(worker.source_of(spec), target=target, options=options)
         # Without a number behind it, a buffer begins at 0
         begins = {
             int(at or 0) for at in re.findall(r"@global_smem(?! = )(?:, i32 (\d+))?", kernel.asm["llir"])
         }
-        places = few_heads.places(tile.block_t, tile.num_stages, 2 if tile.pair else 1)
+        places = few_heads.places(tile.block_t, tile.num_stages, tile.pair)
         found.append((places[-1], sorted(begins)))
     print(json.dumps(found))

@@ -41,12 +41,6 @@ def test_tiles_are_legal_where_the_planner_takes_them():
         assert ("STAS" in one.counts.opcodes) == one.tile["pair"], "a pair gives parts of results away"
 
 
-def test_two_blocks_alone_fit_on_a_multiprocessor_of_sm_90():
-    alone = [request for request in _requests() if request.target == "sm_90" and not request.tile["pair"]]
-    for one in lab.compile_many(alone):
-        assert 2 * (one.shared_bytes + 1024) <= 233_472 and 2 * one.registers * one.max_threads <= 65_536
-
-
 def test_nothing_else_begins_in_the_reserved_buffer():
     """PTX counts addresses from the begin of shared memory on: that is right as long as Triton puts nothing there."""
     code = "from tests.sparse_mla import reserved; reserved.main()"
@@ -56,7 +50,7 @@ def test_nothing_else_begins_in_the_reserved_buffer():
     )
     assert run.returncode == 0, run.stderr[-2000:]
     for tile, (reserved, begins) in zip(TILES, json.loads(run.stdout.splitlines()[-1]), strict=True):
-        assert len(begins) > 4 and min(begins) >= reserved > 64 * 608, (tile, begins, reserved)
+        assert begins and min(begins) >= reserved > tile.num_stages * 32 * 608, (tile, begins, reserved)
 
 
 def test_what_makes_a_tile_one_for_few_heads():
@@ -69,10 +63,11 @@ def test_what_makes_a_tile_one_for_few_heads():
 @pytest.mark.parametrize(
     "sizes",
     [
-        (8, 64, 4),
-        (8, 64, 4, 2),
-        (8, 64, 4, 2, True, 4),
-        (8, 64, 8, 4, False, 4),
+        (8, 32, 8),
+        (8, 32, 8, 4),
+        (8, 32, 8, 4, True, 4),
+        (8, 32, 8, 8, False, 4),
+        (8, 64, 4, 2, False, 4),
         (16, 32, 4, 1, False, 0, True),
     ],
 )
@@ -91,10 +86,11 @@ def _run(name, num_splits, arguments, number=0):
 @pytest.mark.parametrize("heads", [1, 3, 8, 20])
 @pytest.mark.parametrize(("caches", "num_splits"), [(1, 1), (2, 1), (2, 5)])
 def test_shares_of_every_kind_are_right(name, heads, caches, num_splits):
-    """A part of a tile, a tile, a tile and one candidate, all the room there is, one candidate more, and many."""
+    """A part of a tile, a tile, one for each team, all the room there is, each and one candidate more, and many."""
     tile = cases.OTHER_KERNELS[name].block_t
     room = tile * cases.OTHER_KERNELS[name].num_stages
-    for number, topk in enumerate((1, tile - 1, tile, tile + 1, room, room + 1, 3 * room, 2048)):
+    counts = (1, tile - 1, tile, tile + 1, 2 * tile, 2 * tile + 1, room, room + 1, 3 * room, 2048)
+    for number, topk in enumerate(counts):
         got = _run(
             name, num_splits, cases.case_of_shares("cuda", caches, topk, heads, tile).arguments, number
         )

@@ -69,7 +69,9 @@ def compare(targets=("sm_120", "sm_90")) -> pd.DataFrame:
     for (target, name, tile), one in zip(asked, compile_many(requests), strict=True):
         if not one.ok or one.main_loop is None:
             raise RuntimeError(f"{tile} for {target}: {one.error or 'no main loop'}")
-        counts, each = one.main_loop.counts, tile.num_warps / tile.block_t
+        # Of two teams, one takes a tile
+        warps = tile.num_warps // 2 if tile.few else tile.num_warps
+        counts, each = one.main_loop.counts, warps / tile.block_t
         row = {"target": target, "kernel": name, "issued": each * sum(counts.opcodes.values())}
         row["asking"] = asking(one, tile)
         rows.append(row | {name: each * sum(counts[c] for c in group) for name, group in CLASSES.items()})

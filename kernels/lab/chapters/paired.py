@@ -42,6 +42,11 @@ LABELS = {
     "one_team": "one large team",
     "two_tiles_first": "two tiles first",
     "queries_kept": "queries in registers",
+    "smaller_tiles": "tiles of 32, as shipped",
+    "prefetched_indices": "indices on their way",
+    "wide_team": "one team of eight warps",
+    "eight_askers": "eight warps that ask",
+    "read_early": "all reads first",
 }
 
 

@@ -101,9 +101,9 @@ def source_of(spec):
     return kind(spec.fn, spec.signature, spec.constexprs, spec.attrs)
 
 
-def options_of(spec, arch: int) -> dict:
-    """Triton's options for a `KernelSpec` on an architecture."""
-    return {"num_warps": spec.num_warps, "num_stages": spec.num_stages} | spec.compile_options.get(arch, {})
+def options_of(spec) -> dict:
+    """Triton's options for a `KernelSpec`."""
+    return {"num_warps": spec.num_warps, "num_stages": spec.num_stages}
 
 
 def compile_spec(spec, arch: int):
@@ -112,7 +112,7 @@ def compile_spec(spec, arch: int):
     from triton.backends.compiler import GPUTarget
 
     source = source_of(spec)
-    options = options_of(spec, arch)
+    options = options_of(spec)
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
@@ -122,8 +122,7 @@ def compile_spec(spec, arch: int):
 def _spec_key(spec, request: dict) -> str:
     """Names the machine code: the same for requests that a launcher would serve with the same kernel."""
     source = source_of(spec).hash()
-    options = sorted(spec.compile_options.get(request["arch"], {}).items())
-    identity = [source, spec.num_warps, spec.num_stages, options, request["target"], request["tools"]]
+    identity = [source, spec.num_warps, spec.num_stages, request["target"], request["tools"]]
     return hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()
 
 
