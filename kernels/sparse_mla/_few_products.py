@@ -1,11 +1,11 @@
 """The two products of the kernel for up to 8 heads: scores of a tile, then weights and the tile's share of the output.
 
 For the scores a row of the product is a candidate. Bytes go into the tensor core as float16 and unscaled; a group's
-scale multiplies the group's part of the score. A team has eight warps, and four would do for a tile's rows: so the
-warps are two halves, and each half has half of the columns. The output sums over candidates: there each warp takes a
-group's 64 columns of all candidates, and works out all weights for itself from both halves' scores. The group's
-scales go into the weights, and since float16 has little range, the weights of a group are divided by a power of two
-near the largest of them first.
+scale multiplies the group's part of the score. A team has four warps, and two would do for a tile's rows: so the
+warps are two halves, and each half has half of the columns. The output sums over candidates: there each warp takes
+the 64 columns of two groups of all candidates, and works out all weights for itself from both halves' scores. The
+groups' scales go into the weights, and since float16 has little range, the weights of a group are divided by a power
+of two near the largest of them so far.
 """
 
 from triton.experimental import gluon
@@ -13,13 +13,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mma_v2
 
 from kernels.sparse_mla._addresses import exp2, load_2_floats, load_float, load_long, log2, store_2_floats
-from kernels.sparse_mla._copied_rows import read_rotary, spread_layout  # fmt: skip
+from kernels.sparse_mla._copied_rows import read_rotary, spread_layout
 from kernels.sparse_mla._operands import halves_of, values_of
 from kernels.sparse_mla._queries import power_near
 
-# What a tile's scores take in shared memory: both halves, float32
 # The largest score so far where there was none: a number, so that -inf less it is -inf
 LOWEST = gl.constexpr(-1.0e30)
+# What a candidate's scores take in shared memory: of both halves, float32
 SCORE_BYTES = gl.constexpr(2 * 8 * 4)
 
 
