@@ -36,12 +36,7 @@ class KernelSpec:
 
 
 def specialise(
-    name: str,
-    fn: Any,
-    arguments: dict[str, Any],
-    *,
-    num_warps: int,
-    num_stages: int,
+    name: str, fn: Any, arguments: dict[str, Any], *, num_warps: int, num_stages: int
 ) -> KernelSpec:
     """The specialisation that launching `fn` with `arguments` would compile.
 

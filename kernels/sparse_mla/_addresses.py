@@ -47,18 +47,6 @@ ARRIVE = gl.constexpr("mbarrier.arrive.shared::cta.b64 _, [$1]; // dummy $0")
 FENCE = gl.constexpr("fence.proxy.async.shared::cta; // dummy $0")
 
 
-@gluon.constexpr_function
-def bits(first: int, count: int, dim: int, rank: int):
-    """Basis vectors of `count` bits of a tensor's index `dim`, from bit `first` on."""
-    return [[1 << bit if d == dim else 0 for d in range(rank)] for bit in range(first, first + count)]
-
-
-@gluon.constexpr_function
-def log2(x):
-    """The number of a power of two's lowest bits."""
-    return int(x).bit_length() - 1
-
-
 @gluon.jit
 def smem_base():
     """Where the kernel's shared memory begins, and with it the buffer that it reserved first."""
@@ -111,8 +99,8 @@ def fence_copies():
 
 @gluon.jit
 def opaque(x):
-    """x, of which the compiler knows nothing: it would keep each address that follows from it in a register of its own
-    and count all of them up, an iteration each.
+    """x, but the compiler cannot tell what it is. It would keep every address that follows from a loop's counter in a
+    register of its own, and count each of them up in every turn.
     """
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
 
@@ -174,12 +162,4 @@ def load_4_words(address):
     return gl.inline_asm_elementwise(
         "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,r", [address],
         dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@gluon.jit
-def exp2(x):
-    """2 to the power of float32, without subnormal numbers."""
-    return gl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
     )  # fmt: skip

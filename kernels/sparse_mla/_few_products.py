@@ -12,21 +12,16 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mma_v2
 
-from kernels.sparse_mla._addresses import exp2, load_2_floats, load_float, load_long, log2, store_2_floats
+from kernels.sparse_mla._addresses import load_2_floats, load_float, load_long, store_2_floats
 from kernels.sparse_mla._copied_rows import read_rotary, spread_layout
+from kernels.sparse_mla._layouts import log2
 from kernels.sparse_mla._operands import halves_of, values_of
-from kernels.sparse_mla._queries import power_near
+from kernels.sparse_mla._special import exp2, power_near, power_of
 
 # The largest score so far where there was none: a number, so that -inf less it is -inf
 LOWEST = gl.constexpr(-1.0e30)
 # What a candidate's scores take in shared memory: of both halves, float32
 SCORE_BYTES = gl.constexpr(2 * 8 * 4)
-
-
-@gluon.jit
-def power_of(byte):
-    """A scale's byte, int32, as a power of two, float32; byte 0 stands for 0."""
-    return (byte << 23).to(gl.float32, bitcast=True)
 
 
 @gluon.jit

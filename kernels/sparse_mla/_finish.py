@@ -1,16 +1,18 @@
 """How teams that share a row finish it: each gives the others what they finish, and finishes a part itself.
 
 Two teams of a block, or of each of two blocks of a cluster, have accumulators for the whole row, of their own
-candidates. A team finishes every second head; of two blocks, each half of the groups and rotary columns. What is given
-goes straight into the receiver's shared memory, arrives by itself, and counts its bytes down on the receiver's barrier.
+candidates. A team finishes every second head; of two blocks, each half of the groups and rotary columns. `_gifts` has
+how what is given gets there.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.sparse_mla._addresses import arrive, bits, exp2, log2, wait
+from kernels.sparse_mla._addresses import arrive, wait
 from kernels.sparse_mla._gifts import address_in, await_cluster, give, take
+from kernels.sparse_mla._layouts import bits, log2
 from kernels.sparse_mla._result import weigh
+from kernels.sparse_mla._special import exp2
 
 
 @gluon.constexpr_function
@@ -23,6 +25,7 @@ def places_of_part(blocks):
     return rotary, statistics, statistics + 8 * 2 * 4
 
 
+# The size of what one team gives another
 @gluon.constexpr_function
 def part_bytes(blocks):
     return places_of_part(blocks)[-1]

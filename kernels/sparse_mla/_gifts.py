@@ -31,6 +31,7 @@ def address_in(address, block):
     )  # fmt: skip
 
 
+# PTX that sends `count` values: addresses, values and barriers are that many operands each, after the outputs
 @gluon.constexpr_function
 def give_text(count, mask, cluster):
     x = ", ".join(f"${2 * count + i}" for i in range(count))
@@ -51,6 +52,7 @@ setp.eq.u32 mine, thread, 0;
 """
 
 
+# What registers `give_text` takes
 @gluon.constexpr_function
 def give_constraints(count):
     return ",".join(["=r"] * count + ["r"] * (3 * count) + ["~{memory}"])
@@ -69,6 +71,7 @@ def give(address, x, barrier, COUNT: gl.constexpr, MASK: gl.constexpr, CLUSTER: 
     )  # fmt: skip
 
 
+# PTX that reads `count` values from the first of as many addresses
 @gluon.constexpr_function
 def take_text(count):
     x = ", ".join(f"${i}" for i in range(count))
@@ -76,6 +79,7 @@ def take_text(count):
     return f"ld.shared{vector}.b32 {{{x}}}, [${count}];"
 
 
+# What registers `take_text` takes
 @gluon.constexpr_function
 def take_constraints(count):
     return ",".join(["=r"] * count + ["r"] * count)

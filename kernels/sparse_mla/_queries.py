@@ -7,14 +7,8 @@ all heads: 16 or 8 neighbouring columns of a head to a lane.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.sparse_mla._addresses import bits, log2
-
-
-@gluon.jit
-def power_near(x):
-    """The power of two at or below each x >= 0, and its inverse: both normal numbers, so neither is 0 or infinite."""
-    exponent = gl.minimum(gl.maximum(x.to(gl.int32, bitcast=True) & 0x7F800000, 1 << 23), 253 << 23)
-    return exponent.to(gl.float32, bitcast=True), ((254 << 23) - exponent).to(gl.float32, bitcast=True)
+from kernels.sparse_mla._layouts import bits, log2
+from kernels.sparse_mla._special import power_near
 
 
 @gluon.constexpr_function

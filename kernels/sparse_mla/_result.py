@@ -3,6 +3,8 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from kernels.sparse_mla._special import inverse_of, log2_of
+
 
 @gluon.jit
 def load_sink(sink_ptr, head, heads, HAS_SINK: gl.constexpr):
@@ -11,22 +13,6 @@ def load_sink(sink_ptr, head, heads, HAS_SINK: gl.constexpr):
     if HAS_SINK:
         sink = gl.load(sink_ptr + head, mask=head < heads, other=-float("inf")) * 1.4426950408889634
     return sink
-
-
-@gluon.jit
-def log2_of(x):
-    """Base-2 logarithm of float32 by the special function unit: an error of 2**-22 at most."""
-    return gl.inline_asm_elementwise(
-        "lg2.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
-    )  # fmt: skip
-
-
-@gluon.jit
-def inverse_of(x):
-    """1 / x of float32 by the special function unit: the last bit may be wrong."""
-    return gl.inline_asm_elementwise(
-        "rcp.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
-    )  # fmt: skip
 
 
 @gluon.jit

@@ -3,10 +3,10 @@
 A tensor core multiplies 16 rows at least: with heads as the rows, half of them would be padding. With candidates as
 the rows, bytes go through registers into the tensor core, as float16 and unscaled (`_few_products`, `_operands`).
 
-Four warps only ask for rows, as far ahead as there is room, by copies of whole rows (`_copied_rows`). Two teams of
-four warps multiply, tile by tile in turn, and finish what they share (`_finish`). A block alone has room for four
-tiles, which fits on sm_120. Where a row has many candidates for each block, two blocks of a cluster take it as a pair,
-with room for eight tiles each.
+Four warps only ask for rows, as far ahead as there is room, by copies of whole rows (`_asking`, `_copied_rows`). Two
+teams of four warps multiply, tile by tile in turn, and finish what they share (`_finish`, `_gifts`). A block alone has
+room for four tiles, which fits on sm_120. Where a row has many candidates for each block, two blocks of a cluster take
+it as a pair, with room for eight tiles each.
 """
 
 from triton.experimental import gluon
@@ -22,17 +22,9 @@ from kernels.sparse_mla._addresses import (
     smem_base,
     wait,
 )
+from kernels.sparse_mla._asking import ARRIVALS, ask_tile, asking_layout, prefetch_indices
 from kernels.sparse_mla._candidates import load_length, load_slots
-from kernels.sparse_mla._copied_rows import (
-    ARRIVALS,
-    PITCH,
-    ask_tile,
-    asking_layout,
-    prefetch_indices,
-    read_candidates,
-    read_columns,
-    read_scales,
-)
+from kernels.sparse_mla._copied_rows import PITCH, read_candidates, read_columns, read_scales
 from kernels.sparse_mla._few_products import LOWEST, SCORE_BYTES, add_tile, score_tile, sums_of
 from kernels.sparse_mla._finish import part_bytes, share_and_finish
 from kernels.sparse_mla._gifts import await_cluster, come_to_cluster

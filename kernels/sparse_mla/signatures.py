@@ -69,7 +69,4 @@ def signature(
         raise ValueError(
             f"impl: got {impl!r}, accepted are 'serial', 'simt', 'mma', 'split_k', 'staged' and 'combine'"
         )
-    return specialise(
-        impl, kernel, arguments,
-        num_warps=tile.launched_warps, num_stages=tile.num_stages,
-    )  # fmt: skip
+    return specialise(impl, kernel, arguments, num_warps=tile.launched_warps, num_stages=tile.num_stages)
