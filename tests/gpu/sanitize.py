@@ -1,11 +1,12 @@
 """Runs every kernel once at small shapes, for NVIDIA's compute-sanitizer.
 
     for tool in memcheck racecheck initcheck synccheck; do
-        compute-sanitizer --tool $tool --error-exitcode 1 python tests/gpu/sanitize.py
+        compute-sanitizer --tool $tool --num-cuda-barriers 64 --error-exitcode 1 python tests/gpu/sanitize.py
     done
 
-racecheck has been seen to end with 0 though it had printed hazards: read its last line. No hazard is known. A kernel
-with mbarriers needs `--num-cuda-barriers 64` as well, since Triton's modules do not tell the tool how many they use.
+racecheck has been seen to end with 0 though it had printed hazards: read its last line. Without
+`--num-cuda-barriers`, it prints two for the kernel with mbarriers (README.md): Triton's modules do not tell the tool
+how many they use. No other hazard is known.
 
 PyTorch's caching allocator hides reads past a tensor and of unwritten memory, so it is switched off here.
 Results and scratch come from `torch.empty`, so that initcheck sees a read of what nobody wrote. The oracle is

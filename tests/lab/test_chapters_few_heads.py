@@ -47,6 +47,11 @@ def test_bytes_as_operands_cost_less_a_candidate():
         assert before["asking"] == 0 < after["asking"] < after["issued"] / 2
 
 
+def test_addresses_that_cannot_be_foreseen_cost_less():
+    shipped, foreseen = few_heads.foreseen()
+    assert 400 < shipped < foreseen - 10
+
+
 def test_waits_are_part_of_the_samples():
     raw = pd.read_csv(few_heads.DATA)
     assert (raw[[*few_heads.WAITS, "issued"]].sum(axis=1) <= raw["samples"]).all()

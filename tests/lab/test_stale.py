@@ -358,6 +358,7 @@ def test_device_code_is_found_by_imports():
         "sparse_mla/_dequantize.py",
         "sparse_mla/_overlap.py",
         "sparse_mla/_result.py",
+        "sparse_mla/_special.py",
         "sparse_mla/_rows.py",
         "sparse_mla/layout.py",
         "sparse_mla/tiles.py:RELEASES",

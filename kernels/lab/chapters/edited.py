@@ -24,7 +24,7 @@ from kernels.lab.compile.request import cache_root, python_path, source_hash, to
 from kernels.sparse_mla.tiles import Tile
 
 # What may be edited, each before those that import it
-MODULES = ("_overlap", "_candidates", "_rows", "_result", "staged", "specialised")
+MODULES = ("_overlap", "_candidates", "_rows", "_result", "staged", "specialised", "few_heads")
 ANYTHING = "⋯"
 """In the old text of an edit: whatever lies between."""
 Edit = tuple[str, str]
@@ -65,7 +65,7 @@ def compile_versions(
 
     shape: arguments of `sparse_mla.signatures.signature`, such as extra_topk; its defaults otherwise.
 
-    A tile with producers compiles `specialised.py`, another one `staged.py`, on top of the edited helpers.
+    What is compiled is the module of the tile's kernel, on top of the edited helpers.
 
     What was compiled is kept beside the other compiled kernels, under a hash of sources, edits and tools.
 
@@ -114,8 +114,8 @@ def _module(path: Path, source: str):
     return module
 
 
-def _kernel(version: Version, tile: Tile, folder: Path, number: int):
-    """The kernel of a tile, from edited sources that `inspect` can find again."""
+def _kernel(version: Version, kernel: str, folder: Path, number: int):
+    """A kernel by its name, from edited sources that `inspect` can find again."""
     if unknown := set(version) - set(MODULES):
         raise ValueError(f"version: got edits of {sorted(unknown)}, accepted are those of {MODULES}")
     named = {name: f"edited{name.removeprefix('_')}_{number}" for name in MODULES}
@@ -127,9 +127,9 @@ def _kernel(version: Version, tile: Tile, folder: Path, number: int):
             rf"from kernels\.sparse_mla\.({links}) import", lambda m: f"from {named[m[1]]} import", source
         )
         module = _module(folder / f"{named[name]}.py", linked)
-        if name == ("specialised" if tile.producer_warps else "staged"):
-            return getattr(module, f"{name}_kernel")
-    raise AssertionError("the last module has a kernel")
+        if kernel == f"{name}_kernel":
+            return getattr(module, kernel)
+    raise ValueError(f"tile: its kernel is {kernel}, accepted are those of {MODULES}")
 
 
 def main(folder: Path) -> None:
@@ -142,7 +142,8 @@ def main(folder: Path) -> None:
     tile, arch = Tile(**asked["tile"]), target_of(asked["target"]).arch
     answer = []
     for number, version in enumerate(asked["versions"]):
-        spec = replace(signature("staged", tile, **asked["shape"]), fn=_kernel(version, tile, folder, number))
+        shipped = signature("staged", tile, **asked["shape"])
+        spec = replace(shipped, fn=_kernel(version, shipped.fn.__name__, folder, number))
         ptx, cubin, _, log = compile_spec(spec, arch)
         path = folder / f"{number}.cubin"
         path.write_bytes(cubin)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kernels.lab.compile import compile_many, make_request
+from kernels.lab.chapters.edited import compile_versions
+from kernels.lab.compile import compile_many, make_request, sass
 from kernels.lab.evidence import Evidence
 from kernels.sparse_mla.tiles import FEW_HEADS_TILES, Tile
 
@@ -93,6 +94,14 @@ def asking(one, tile: Tile) -> float:
     zeros = outer.opcodes.get("STS", 0)
     around = outer.total - inner.total - zeros
     return inner.total + around * tile.producer_warps / tile.block_t
+
+
+def foreseen() -> tuple[int, int]:
+    """Instructions of a turn of a team's loop on sm_90: as shipped, and where the compiler may foresee addresses."""
+    versions = ({}, {"few_heads": (("opaque(n % TILES)", "n % TILES"),)})
+    built = compile_versions(versions, Tile(*FEW_HEADS_TILES[1]), heads=8)
+    shipped, other = (sass.main_loop(sass.loops(*sass.parse(one.sass))).counts.total for one in built)
+    return shipped, other
 
 
 @lru_cache
